@@ -57,6 +57,7 @@ from topologies.registry import Registry
 
 if TYPE_CHECKING:
     from emulator.transports.transport_choice import TransportChoice
+    from emulator.workers.open_execution import OpenExecution
 
 
 class LatestSchedules:
@@ -163,6 +164,10 @@ class Trial:
     knows.  It is called after each iteration that counts, and what it returns can be pickled.
 
     ``warnings`` are sentences for the user, which the result has and the table ends with.
+
+    ``drive`` makes the operations while the execution goes on, with the run folder for what it
+    writes: schedules have none then (:mod:`emulator.workers.open_execution`).  ``room_octets`` of
+    each GPU's memory are for it, of which what is not used costs nothing.
     """
 
     collective: str
@@ -185,6 +190,8 @@ class Trial:
     recover: Callable[[Sequence[JobExecution]], Resumption] | None = None
     observe: Callable[[GpuExecution], object] | None = None
     warnings: Sequence[str] = ()
+    drive: Callable[[OpenExecution, Path], None] | None = None
+    room_octets: int = 0
 
     @property
     def name(self) -> str:

@@ -189,6 +189,8 @@ def taken_times(plan: RunPlan) -> str:
 
 def _work(plan: RunPlan) -> str:
     """Return how much the run has to do, and what makes it less where that is much."""
+    if any(trial.drive is not None for trial in plan.trials):
+        return "what the script calls"
     work = effort(plan)
     less = ""
     if work.seconds > LONG_S:

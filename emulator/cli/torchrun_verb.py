@@ -3,8 +3,8 @@
 The ranks come from :mod:`emulator.torch_backend.launching`.  Whatever stands between a script and
 torch.distributed hooks in by ``Script.prepare``: functions that are called in each rank's process,
 with torch imported and before the script begins (``prepare(place: RankPlace)``).  They may wrap
-functions of ``torch.distributed``, push modes, and register what is to happen at the script's end
-by ``atexit``.  :func:`_prepared` makes the list from the options; a recorder adds its own there.
+functions of ``torch.distributed`` and push modes; what they return is called when the script is
+over.  :func:`_prepared` makes the list from the options; a recorder adds its own there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, cast
 
 import click
 
-from emulator.cli.options import RUN_FOLDER, SEED, option
+from emulator.cli.options import LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, nic, option, result_format
 from emulator.cli.plugin_command import PluginCommand
 from emulator.errors import UserError
 from emulator.torch_backend.launching import Nursery, Prepare, Script, check_script, places
@@ -28,11 +28,14 @@ from emulator.torch_backend.output import FOLDER, RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
 from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 
+#: The scenario's module; the floor of scenarios lies above this one.
+_SCENARIO = "scenarios.torch_script.torch_run"
+
 
 @click.command(
     name="torchrun",
     cls=PluginCommand,
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -43,18 +46,22 @@ from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
     help="number of ranks [default: one for each GPU of the topology]",
 )
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module")
+@option("transport", "what the endpoints speak, as in uetemu run; several to compare them")
+@option("switch", "what the switches do, as in uetemu run")
+@option("plane", "how switches learn their routes, as in uetemu run")
+@SEED
 @click.option(
     "--fabric",
-    type=click.Choice(["none"]),
-    default="none",
+    type=click.Choice(["kernel", "model", "none"]),
+    default="kernel",
     show_default=True,
-    help="none: no fabric, torch.distributed by itself (gloo)",
+    help="kernel, model: as in uetemu run; none: no fabric, torch.distributed by itself (gloo)",
 )
 @click.option(
     "--record",
     metavar="FILE",
-    help="write what the ranks compute and send as a trace, such as step.csv or step.et, for "
-    "uetemu run trace",
+    help="without a fabric (gloo): write what the ranks compute and send as a trace, such as "
+    "step.csv or step.et, for uetemu run trace",
 )
 @click.option(
     "--fake",
@@ -68,12 +75,25 @@ from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
     show_default="396: 40 % of an H100's 989 in dense bfloat16",
     help="TFLOPS that a GPU reaches, at which FLOPs become time",
 )
-@SEED
+@click.option("--workers", metavar="auto|N", help="processes that share the fabric's work, at most")
+@click.option(
+    "--check-digest",
+    "digest",
+    metavar="HEX",
+    help="fail unless result.json has this digest of all frames and their times",
+)
+@click.option("--capture", metavar="all|none|NODE[:PORT],...", help="ports to capture")
+@nic
 @RUN_FOLDER
+@option("report", "also write report.html, as uetemu report does")
+@LAB_NAME
+@result_format("json: what result.json holds")
+@PARAMETERS
 def command(**given: Any) -> None:
     """Run SCRIPT as torchrun does, with a process for each GPU of a fabric.
 
-    Options of uetemu stand before SCRIPT, and those of the script behind it.
+    Each call of torch.distributed crosses the fabric with its tensors, whatever backend the script
+    names.  Options of uetemu stand before SCRIPT, and those of the script behind it.
     """
     _run(_Options(**given))
 
@@ -87,12 +107,23 @@ class _Options:
     topology: str | None
     ranks: int | None
     is_module: bool
+    transport: str | None
+    switch: str | None
+    plane: str | None
+    seed: int
     fabric: str
     record: str | None
     fake: bool
     tflops: float
-    seed: int
+    workers: str | None
+    digest: str | None
+    capture: str | None
+    nic: str
     output: Path | None
+    report: bool
+    name: str | None
+    form: str
+    pairs: Sequence[str]
 
 
 def _hosts(options: _Options) -> list[int]:
@@ -114,12 +145,13 @@ def _hosts(options: _Options) -> list[int]:
 
 def _prepared(options: _Options, notes: str) -> list[Prepare]:
     """Return what is called in each rank before the script; its notes go into the folder."""
-    return [Record(notes, fake=options.fake)] if options.record else []
+    if options.record:
+        return [Record(notes, fake=options.fake)]
+    if options.fabric == "none":
+        return []
+    from emulator.torch_backend.script_ranks import no_computing, on_fabric
 
-
-def _show(rank: int, stream: int, line: str) -> None:
-    """Print a line of a rank."""
-    click.echo(f"[{rank}] {line}", file=sys.stdout if stream == 1 else sys.stderr)
+    return [on_fabric(no_computing)]
 
 
 def _run(options: _Options) -> None:
@@ -141,20 +173,100 @@ def _run(options: _Options) -> None:
 
 def _run_script(options: _Options, notes: str) -> None:
     check_script(options.script, is_module=options.is_module)
+    alone = options.fabric == "none" or options.record is not None
     script = Script(
         path=options.script,
         arguments=options.arguments,
         is_module=options.is_module,
         prepare=_prepared(options, notes),
-        environment={"MASTER_PORT": str(free_port())},
+        environment={"MASTER_PORT": str(free_port() if alone else 29500)},
     )
-    where = places(_hosts(options))
-    if options.fake:
-        where = where[:1]
+    with Nursery(script) as nursery:
+        if alone:
+            _run_alone(options, nursery)
+        else:
+            _run_on_fabric(options, nursery)
+
+
+def _run_alone(options: _Options, nursery: Nursery) -> None:
     folder = None
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
         folder = options.output / FOLDER
-    with Nursery(script) as nursery:
+    where = places(_hosts(options))
+    if options.fake:
+        where = where[:1]
+    nursery.ready()
+    run_alone(nursery, where, RankOutput(folder, _show))
+
+
+def _show(rank: int, stream: int, line: str) -> None:
+    """Print a line of a rank."""
+    click.echo(f"[{rank}] {line}", file=sys.stdout if stream == 1 else sys.stderr)
+
+
+def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
+    from emulator.cli import run_options as parse
+    from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
+    from emulator.result_rows import short_names
+    from emulator.run.plan.run_plan import RunRequest, prepare
+    from emulator.run.report import comparison
+    from emulator.run.report.result_table import ResultTable
+    from emulator.run.results import FabricKind
+    from emulator.run.runner import execute
+    from emulator.torch_backend.compiled_calls import Compile
+    from emulator.torch_backend.driver import ScriptDriver
+    from emulator.workers.interrupts import Interrupted
+
+    with progress_bar() as bar:
+
+        def show(rank: int, stream: int, line: str) -> None:
+            with bar.aside():
+                shown = sys.stdout if stream == 1 and options.form == "table" else sys.stderr
+                click.echo(f"[{rank}] {line}", file=shown)
+
+        def make_driver(hosts: Sequence[int], compile_call: Compile) -> ScriptDriver:
+            return ScriptDriver(nursery, places(hosts), compile_call, show)
+
+        name = options.script if options.is_module else Path(options.script).name
+        scenario = import_module(_SCENARIO).scenario_of(name, make_driver, options.ranks)
+        given = parse.parameter_texts(options.pairs, {})
+        request = RunRequest(
+            scenario=scenario,
+            parameters=scenario.parameters(given),
+            topology=options.topology,
+            transport=options.transport,
+            switch=options.switch,
+            control_plane=options.plane,
+            seed=options.seed,
+            fabric=cast(FabricKind, options.fabric),
+            workers=parse.parse_workers(options.workers) or 1,
+            digest=parse.parse_digest(options.digest),
+            capture=options.capture,
+            nic=options.nic,
+            output=options.output,
+            lab=options.name,
+        )
+        bar.show(PLANNING, None)
+        plan = prepare(request)
         nursery.ready()
-        run_alone(nursery, where, RankOutput(folder, _show))
+        labels = [stage.stage.label for stage in plan.stages]
+        columns = scenario.module.COLUMNS
+        if plan.compares:
+            columns = comparison.columns(columns, labels, plan.trials[0].facts, 1)
+        table = ResultTable(columns, run_facts(plan)) if options.form == "table" else None
+        terminal = Terminal(table, bar, short_names(labels))
+        try:
+            result, folder = execute(plan, terminal)
+        except Interrupted as stop:
+            bar.end()
+            terminal.close(None)
+            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
+            sys.exit(stop.exit_status)
+    terminal.close(folder, result)
+    if options.report:
+        from emulator.report.run.page import write_report
+
+        click.echo(f"uetemu: wrote {write_report(folder.path)}", err=True)
+    if result.errors:
+        raise UserError(result.errors[0])

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.run.faults import disturbance
@@ -48,6 +49,7 @@ class Attempt:
     notify: Notify
     progress: Callable[[], None]
     division: Division
+    folder: Path
     warnings: list[str] = field(default_factory=list)
     _expected: FaultExpectation | None = None
     _faulted_ns: int = 0  # when the last of them strikes
@@ -213,6 +215,7 @@ class Attempt:
             begun=self._begun,
             weighed=self.load.schedules,
             messages=self.load.messages,
+            folder=self.folder,
         )
 
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from emulator.sim.endpoint.operations.rank_result import RankResult, joined
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import Division, JobSchedules
+from emulator.workers.open_execution import OpenExecution
 from emulator.workers.virtual_pool import VirtualPool
 
 #: So many elements are compared at a time: numpy's answer for each takes an octet.
@@ -87,6 +89,8 @@ class RunContext:
     progress: Callable[[], None]
     #: called with the recorder of the messages before anything runs
     begun: Callable[[Recorder], None]
+    #: the run folder
+    folder: Path
     #: what the trial was weighed by, as :meth:`compiled` would return it; None: it was not kept
     weighed: tuple[JobSchedules, JobSchedules] | None = None
     #: a recorder of the messages of what was compiled, if planning has kept one
@@ -150,6 +154,7 @@ def measure(
                     timeout=timeout_s,
                     started=faults.begin if iteration >= 0 else None,
                     gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
+                    drive=_in_folder(trial.drive, context.folder),
                 ),
             )
             whole = latest.whole()
@@ -184,6 +189,13 @@ def measure(
         wire=context.wire,
     )
     return Measured(outcome, *whole, faults.latest)
+
+
+def _in_folder(
+    drive: Callable[[OpenExecution, Path], None] | None, folder: Path
+) -> Callable[[OpenExecution], None] | None:
+    """Return ``drive``, if there is one, with the run ``folder``."""
+    return None if drive is None else lambda execution: drive(execution, folder)
 
 
 @dataclass(frozen=True, kw_only=True)

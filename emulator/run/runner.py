@@ -271,13 +271,14 @@ class _Run:
             transport = transport.keyed(secret)
         self._pools += 1
         memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
+        room = max(trial.room_octets for number in stages for trial in plan.stages[number].trials)
         specs = endpoint_specs(
             first.topology,
             transport,
             nic_delays=built.lab.cable_delay == "nic",
             paced=False,
             seed=first.seed,
-            memory_octets=max(max(memory) for memory in memories) or 1,
+            memory_octets=max(max(memory) for memory in memories) + room or 1,
             event_logs=self._event_logs(stages[0]),
             began=built.time.clock.began,
             pausing=any(
@@ -333,6 +334,7 @@ class _Run:
                 notify=self.folder.event,
                 progress=partial(self._settle, built, trial, partial(self._advance, what, step)),
                 division=self._division,
+                folder=self.folder.path,
             )
             ports.restart()
             time.begin_row(pool)

@@ -250,19 +250,33 @@ class GpuEndpoint:
 
     def load(self, schedule: Schedule, layouts: Mapping[int, Mapping[str, int]]) -> None:
         """Take ``schedule``; ``layouts`` are the buffers of every rank that it writes to."""
+        self.executor.load(self._program(schedule, layouts))
+
+    def _program(
+        self, schedule: Schedule, layouts: Mapping[int, Mapping[str, int]]
+    ) -> ScheduleProgram:
         spec = self.spec
-        program = ScheduleProgram(
+        return ScheduleProgram(
             schedule,
             {rank: Layout(buffers) for rank, buffers in layouts.items()},
             fabric=spec.peers,
             scale_up=spec.scale_up_peers if self.copies is not None else (),
         )
-        self.executor.load(program)
 
-    def start(self, execution: int) -> None:
-        """Begin execution number ``execution`` now."""
+    def add(self, schedule: Schedule, layouts: Mapping[int, Mapping[str, int]]) -> None:
+        """Add the operations of ``schedule`` to the open execution, from now on."""
+        self.executor.add(self._program(schedule, layouts), self._events.now // PS)
+        self.settle()
+
+    def finish(self) -> None:
+        """Let an open execution end once all of its operations have."""
+        self.executor.finish(self._events.now // PS)
+        self.settle()
+
+    def start(self, execution: int, is_open: bool = False) -> None:
+        """Begin execution number ``execution`` now; more may be added to one that ``is_open``."""
         self.result = None
-        self.executor.start(execution, self._events.now // PS, NEVER)
+        self.executor.start(execution, self._events.now // PS, NEVER, is_open)
         if self._dead:
             self._end_execution()
         self.settle()

@@ -70,8 +70,9 @@ class RankPlace:
 
 
 #: Called in a rank's process before its script runs: the seam for whatever stands between the
-#: script and torch.distributed.
-Prepare = Callable[[RankPlace], None]
+#: script and torch.distributed.  It may return what is called when the script is over, with a
+#: sentence on why it failed, or with nothing.
+Prepare = Callable[[RankPlace], Callable[[str], None] | None]
 
 
 @dataclass(frozen=True, kw_only=True)

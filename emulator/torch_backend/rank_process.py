@@ -8,6 +8,7 @@ import runpy
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from emulator.torch_backend.launching import RankPlace, Script
@@ -20,10 +21,12 @@ def run_script(script: Script, place: RankPlace) -> int:
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
     sys.argv = [script.path, *script.arguments]
     os.environ.update(place.variables(int(script.environment.get("MASTER_PORT", "0"))))
-    status = 0
+    status, trouble = 0, ""
+    finishing: list[Callable[[str], None]] = []
     try:
         for prepare in script.prepare:
-            prepare(place)
+            if (finish := prepare(place)) is not None:
+                finishing.append(finish)
         if script.is_module:
             sys.path.insert(0, os.getcwd())
             runpy.run_module(script.path, run_name="__main__", alter_sys=True)
@@ -34,11 +37,15 @@ def run_script(script: Script, place: RankPlace) -> int:
         status = _status_of(end)
     except BaseException as error:  # noqa: BLE001 (whatever the script raises)
         status = 1
-        traceback.print_exception(_without_ours(error))
+        shown = _without_ours(error)
+        traceback.print_exception(shown)
+        trouble = _sentence(shown, place.rank)
     finally:
         try:
             threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 (as Python's end)
             atexit._run_exitfuncs()  # noqa: SLF001
+            for finish in finishing:
+                finish(trouble)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -52,6 +59,19 @@ def _status_of(end: SystemExit) -> int:
         return end.code & 0xFF
     print(end.code, file=sys.stderr)  # noqa: T201 (as Python does)
     return 1
+
+
+def _sentence(error: BaseException, rank: int) -> str:
+    """Return the sentence on ``error``, with the script's line that raised it."""
+    trace = error.__traceback__
+    lines = [] if trace is None else traceback.extract_tb(trace)
+    own = [one for one in lines if "site-packages" not in one.filename] or lines
+    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    words = str(error).strip().splitlines() or [""]
+    stated = f"rank {rank} raised {type(error).__name__}{where}: {words[0]}"
+    if "CUDA" in stated or "cuda" in stated:
+        stated += "; there is no CUDA here: --map-cuda has the CPU stand for it"
+    return stated
 
 
 def _without_ours(error: BaseException) -> BaseException:

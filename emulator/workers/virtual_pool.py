@@ -12,6 +12,7 @@ from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, Operat
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import NEVER, PASS, PS, STOP
+from emulator.workers.open_execution import Drive, OpenExecution
 from emulator.workers.virtual_fabric import VirtualFabric
 from emulator.workers.windows import News
 from emulator.workers.worker import Load, WorkerPart, call
@@ -47,6 +48,8 @@ class VirtualPool:
         self._waiting: dict[str, set[int]] = {}
         self._passes: dict[int, list[str]] = {}  # names of barriers, by when they are passed (ps)
         self._left: set[int] = set()
+        #: has its operations while it goes on
+        self._open: OpenExecution | None = None
         self._ending = False
         self._execution = self._life = self._past_lives = 0
         self._used = False  # since the transports were made
@@ -179,8 +182,12 @@ class VirtualPool:
         timeout: float = 60.0,
         started: Callable[[int], None] | None = None,
         gap_ns: int = 0,
+        drive: Drive | None = None,
     ) -> list[RankResult]:
         """Execute the loaded schedules once, from a common start; results in rank order.
+
+        With ``drive`` these have no operations: it adds them while the execution goes on, for as
+        long as it takes (:mod:`emulator.workers.open_execution`).
 
         Those of other MPI ranks' GPUs are brief, unless executions may be interrupted.
         The start is ``start_in_ns`` of fabric time from now (``gap_ns`` at least).  An execution
@@ -200,7 +207,10 @@ class VirtualPool:
         if started is not None:
             started(begin)  # faults of that instant come first
         events.at(begin * PS, self._source.next(), self._start, self._execution)
-        fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
+        if drive is not None:
+            self._drive(drive, begin)
+        else:
+            fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
         if self._left and not self._ending:
             self._explain(fabric.following() < NEVER)
         fabric.each(WorkerPart.fail, "aborted", dict.fromkeys(self.specs, "another rank failed"))
@@ -210,12 +220,34 @@ class VirtualPool:
             raise self._failure(results)
         return results
 
+    def _drive(self, drive: Drive, begin_ns: int) -> None:
+        """Have ``drive`` make the execution; what it raises ends it."""
+        self._open = execution = OpenExecution(
+            self._fabric,
+            {rank: one.node for rank, one in self.specs.items()},
+            self._execution,
+            self.memories,
+        )
+        try:
+            self._fabric.run(begin_ns * PS)
+            drive(execution)
+            execution.end()
+        finally:
+            self._open = None
+            if self._left:
+                self._ending = True
+
     def _start(self, execution: int) -> None:
-        self._fabric.each(WorkerPart.start, execution)
+        self._fabric.each(WorkerPart.start, execution, self._open is not None)
 
     def _hear(self, news: News) -> None:
         """Have what ranks come to be followed by what the run does about it, a lookahead later."""
         if news.rank is None:
+            return
+        if self._open is not None:
+            self._open.hear(news)
+            if news.result is not None:
+                self._left.discard(news.rank)
             return
         for name in news.barriers:
             there = self._waiting.setdefault(name, set())

@@ -293,10 +293,20 @@ class WorkerPart:
             if endpoint.copies is not None:
                 endpoint.copies.hear_again(returning)
 
-    def start(self, execution: int) -> None:
-        """Begin execution number ``execution`` now."""
+    def start(self, execution: int, is_open: bool = False) -> None:
+        """Begin execution number ``execution`` now; more may be added to one that ``is_open``."""
         for endpoint in self._endpoints.values():
-            endpoint.start(execution)
+            endpoint.start(execution, is_open)
+
+    def add(self, loads: Sequence[Load]) -> None:
+        """Add operations to the open executions of GPUs of this worker."""
+        for rank, schedule, layouts in loads:
+            self._endpoints[rank].add(schedule, layouts)
+
+    def finish(self) -> None:
+        """Let open executions end once all of their operations have."""
+        for endpoint in self._endpoints.values():
+            endpoint.finish()
 
     def pass_barrier(self, execution: int, name: str, ranks: Sequence[int]) -> None:
         """Let those of ``ranks`` go on that wait at barrier ``name``."""

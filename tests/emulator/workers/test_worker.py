@@ -19,10 +19,10 @@ gc.disable()  # no collection but that of the worker
 most = 0
 start = worker.WorkerPart.start
 
-def counted(part, execution):
+def counted(part, *execution):
     global most
     most = max(most, sum(isinstance(one, FabricEndpoint) for one in gc.get_objects()))
-    start(part, execution)
+    start(part, *execution)
 
 worker.MANY_CONNECTIONS = int(sys.argv.pop(1))
 worker.WorkerPart.start = counted

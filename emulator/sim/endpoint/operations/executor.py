@@ -127,6 +127,9 @@ class Executor:
         self.arrivals: Arrivals = {}
         self._barriers_reached: list[str] = []
         self.running, self.stale_arrivals = False, 0
+        #: the program that was loaded, and whether operations may be added, and were
+        self._loaded = self._program
+        self._open = self._added = False
         #: writes given to the transport
         self.posts = 0
         self._reset(0)
@@ -135,7 +138,7 @@ class Executor:
         self._now = self._start = now
         self._deadline = now
         program = self._program
-        self._left = len(program.operations)
+        self._left = program.count
         self._ready: list[int] = []
         state = vec[i64]()
         before = program.before
@@ -169,15 +172,20 @@ class Executor:
         if self.running:
             raise ValueError("an execution is running; load when it has ended")
         self._memory.lay_out(program.layout)
-        self._program = program
+        self._program = self._loaded = program
         self._late_copies = program.gpu_time is not None
         self._late_writes = self._late_copies or self._nic is not None
         self._reset(0)
 
     # Running
 
-    def start(self, execution: int, now: int, deadline: int) -> None:
-        """Begin execution number ``execution``; it fails at ``deadline`` (ns) at the latest."""
+    def start(self, execution: int, now: int, deadline: int, is_open: bool = False) -> None:
+        """Begin execution number ``execution``; it fails at ``deadline`` (ns) at the latest.
+
+        One that ``is_open`` takes more operations (:meth:`add`), and lasts until :meth:`finish`;
+        its program has none.
+        """
+        self._open, self._added, self._program = is_open, False, self._loaded
         self._number, self._execution = execution, execution & _EXECUTION_MASK
         self._reset(now)
         self._deadline = deadline
@@ -191,20 +199,53 @@ class Executor:
             self._launching, self._ready = self._ready, []
             _push(self._timers, (now + gpu.launch_ns, ~self._left))
 
+    def add(self, program: ScheduleProgram, now: int) -> None:
+        """Add the operations of ``program`` to the execution, which is open."""
+        if not self.running or self._error is not None:
+            return
+        self._now, self._added = now, True
+        if not self._left:  # what is over is not kept
+            self._program = program
+            self._left = program.count
+            self._state = vec[i64]()
+            self._elements.clear()
+        else:
+            self._program.add(program)
+            self._left += program.count
+        first = self._program.count - program.count
+        state = self._state
+        index: i64 = 0
+        while index < len(program.before):
+            waits = program.before[index]
+            if not waits:
+                _push(self._ready, first + int(index))
+            state = append(append(append(append(state, waits), -1), -1), 0)
+            index += 1
+        self._state = state
+
+    def finish(self, now: int) -> None:
+        """Let an open execution end once all of its operations have."""
+        self._open = False
+        if self.running and self._error is None:
+            self._now = now
+
     def _is_stale(self, execution: int) -> bool:
         return (execution - self._execution) & _EXECUTION_MASK >= 128
 
     @property
     def finished(self) -> bool:
         """Return whether the execution has ended, well or not, and its result waits to be taken."""
-        return self.running and (self._error is not None or self._left == 0)
+        return self.running and (self._error is not None or (self._left == 0 and not self._open))
 
     def take_result(self) -> RankResult:
         """Return the result of the execution that has ended, with the endpoint's own counters."""
         self.running = False
         error, detail = self._error or (None, "")
         state = np.array(memoryview(self._state), np.int64).reshape(-1, _STATE)
-        end = self._now if error else int(state[:, _ENDED].max(initial=self._start))
+        early = error is not None or self._added
+        end = self._now if early else int(state[:, _ENDED].max(initial=self._start))
+        if self._added:  # times are of what was loaded, of which an open execution has nothing
+            state = state[:0]
         self._ready.clear()
         self._launching.clear()
         self._work.clear()
@@ -262,7 +303,9 @@ class Executor:
         """Return when :meth:`advance` has something to do without any arrival (ns), or ``None``."""
         if not self.running:
             return None
-        if self._work or self._ready or not self._left or self._error is not None:
+        if self._work or self._ready or self._error is not None:
+            return self._now
+        if not self._left and not self._open:
             return self._now
         timers = self._timers
         return min(timers[0][0], self._deadline) if timers else self._deadline
@@ -307,7 +350,7 @@ class Executor:
         state = self._state
         return [
             one
-            for one in range(len(self._program.operations))
+            for one in range(self._program.count)
             if state[one * _STATE + _STARTED] >= 0 > state[one * _STATE + _ENDED]
         ]
 
@@ -322,7 +365,7 @@ class Executor:
     def unfinished(self) -> str:
         """One sentence about what the rank is waiting for."""
         some = "; ".join(self._described(index) for index in self._under_way()[:3])
-        count = len(self._program.operations)
+        count = self._program.count
         return f"{self._left} of {count} operations are not done, among them {some}"
 
     # Operations: what is begun is done at once, or in slices; octets of work done so far
@@ -479,7 +522,7 @@ class Executor:
             )
 
     def _described(self, index: int) -> str:
-        return describe(index, self._program.operations[index])
+        return describe(index, self._program.operation(index))
 
     def _begin_reduce(self, index: int) -> int:
         octets = int(self._program.rows[index * ROW + OCTETS])
@@ -526,7 +569,7 @@ class Executor:
         return octets + self._begin_compute(index)
 
     def _begin_barrier(self, index: int) -> int:
-        name = self._program.operations.names[int(self._program.rows[index * ROW + NUMBER])]
+        name = self._program.barrier(index)
         if name in self._at_barrier:
             self.fail("schedule", f"barrier {name!r} is reached twice at the same time")
             return 0
@@ -538,7 +581,7 @@ class Executor:
         """A time of an operation has come, such as that of a Compute, or of a Copy's egress."""
         if index < 0:
             begun = ~index
-            if begun == len(self._program.operations):
+            if begun == self._program.count:
                 self._ready, self._launching = self._launching, []
             else:
                 self._begin_now(begun)

@@ -72,6 +72,8 @@ class ScheduleProgram:
     its source), ``NUMBER`` (:mod:`emulator.sim.endpoint.operations.operation_table`), and
     ``FOLLOWERS``: who waits for it stands in ``followers`` from there to what the next row has.
     The last row has that alone.
+
+    :meth:`add` puts the operations of a later program behind these; ``count`` counts them all.
     """
 
     def __init__(
@@ -92,6 +94,9 @@ class ScheduleProgram:
         #: made when somebody asks for one
         self._receives: dict[int, _Receives] | None = None
         self.operations = table = self._table(schedule)
+        self.count = len(table)
+        #: what was added: where its operations begin, and itself
+        self._later: list[tuple[int, ScheduleProgram]] = []
         columns = table.columns
         self._wrong = np.zeros(len(table), bool)
         at, far = self._places(columns["near_octets"])
@@ -113,6 +118,95 @@ class ScheduleProgram:
         rows[:-1, OCTETS], rows[:-1, AT], rows[:-1, FAR] = columns["near_octets"], at, far
         rows[1:, FOLLOWERS] = np.cumsum(np.bincount(follow[0], minlength=len(table)))
         self.rows = _words(rows.ravel())
+
+    def operation(self, index: int) -> Operation:
+        """Return operation ``index``."""
+        for first, program in reversed(self._later):
+            if index >= first:
+                return program.operations[index - first]
+        return self.operations[index]
+
+    def barrier(self, index: int) -> str:
+        """Return the name of the Barrier ``index``."""
+        number = int(self.rows[index * ROW + NUMBER])
+        for first, program in reversed(self._later):
+            if index >= first:
+                return program.operations.names[number]
+        return self.operations.names[number]
+
+    def add(self, later: ScheduleProgram) -> None:
+        """Put the operations of ``later`` behind these; they wait for each other alone.
+
+        ``later`` is of the same rank, lies in the same memory, and has tags of its own.
+        """
+        first = self.count
+        numbers = self._numbers(later)
+        followers, rows = self.followers, self.rows
+        shift: i64 = first
+        behind: i64 = len(followers)
+        word: i64
+        for word in later.followers:
+            followers = append(followers, word + shift)
+        before = self.before
+        for word in later.before:
+            before = append(before, word)
+        place: i64 = 0
+        end: i64 = shift * ROW
+        theirs = later.rows
+        while place < len(theirs):
+            word = theirs[place]
+            column = place % ROW
+            if column == FOLLOWERS:
+                word += behind
+            elif column == NUMBER and theirs[place - NUMBER + KIND] == REDUCE:
+                word = numbers[int(word)]
+            if place < ROW:
+                rows[end + place] = word  # in the last row, which had its FOLLOWERS alone
+            else:
+                rows = append(rows, word)
+            place += 1
+        self.followers, self.before, self.rows = followers, before, rows
+        for index, call in later.calls.items():
+            self.calls[first + index] = call
+        self._later.append((first, later))
+        self.count = first + later.count
+        self._add_receives(first, later)
+
+    def _numbers(self, later: ScheduleProgram) -> dict[int, int]:
+        """Return the number here of each number that ``later`` has for an element type."""
+        own = {dtype: number for number, dtype in self._types.items()}
+        found: dict[int, int] = {}
+        for theirs, dtype in later._types.items():
+            number = own.get(dtype)
+            if number is None:
+                number = own[dtype] = 1 + max(self._types, default=-1)
+                self._types[number] = dtype
+            found[theirs] = number
+        return found
+
+    def _add_receives(self, shift: i64, later: ScheduleProgram) -> None:
+        known = self._receives
+        if known is None:
+            known = self._receives = self._receives_by_peer()
+        for peer, more in later._receives_by_peer().items():
+            had = known.get(peer)
+            ends = [more.first + len(more.indices)]
+            first = more.first
+            if had is not None:
+                ends.append(had.first + len(had.indices))
+                first = min(first, had.first)
+            by_tag = [-1] * (max(ends) - int(first))
+            tag: i64 = 0
+            if had is not None:
+                while tag < len(had.indices):
+                    by_tag[int(had.first - first + tag)] = int(had.indices[tag])
+                    tag += 1
+            tag = 0
+            while tag < len(more.indices):
+                if more.indices[tag] >= 0:
+                    by_tag[int(more.first - first + tag)] = int(more.indices[tag] + shift)
+                tag += 1
+            known[peer] = _Receives(first, _words(np.array(by_tag, np.int64)))
 
     def dtype(self, index: int) -> np.dtype[np.generic]:
         """Return the element type of the Reduce ``index``."""
@@ -142,6 +236,8 @@ class ScheduleProgram:
         receives = self.operations.where(RECEIVE)
         of = columns["peer"][receives]
         found: dict[int, _Receives] = {}
+        if not len(receives):
+            return found
         order = np.argsort(of, kind="stable")
         peers, begins = np.unique(of[order], return_index=True)
         for peer, chosen in zip(peers.tolist(), np.split(order, begins[1:]), strict=True):

@@ -1,0 +1,95 @@
+"""What becomes of a call at its members, and the table of all calls by the lines of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from emulator.torch_backend.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    REDUCESCATTER,
+    Call,
+)
+from emulator.torch_backend.compiled_calls import CallKey
+
+
+@dataclass
+class CallRecord:
+    """One collective or message: the ``calls`` of its members by rank, and when each was there.
+
+    ``places`` are its buffers by rank, and ``results`` where results begin in them.  Times are ns:
+    ``begun`` when a member's part began, and ``ended`` when its result was known there.
+    """
+
+    number: int
+    name: str
+    members: tuple[int, ...]
+    calls: dict[int, Call] = field(default_factory=dict)
+    key: CallKey | None = None
+    algorithm: str = ""
+    places: dict[int, dict[str, int]] = field(default_factory=dict)
+    results: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def go(self) -> str:
+        """Return the name of the barrier before it."""
+        return f"go {self.number}"
+
+    @property
+    def over(self) -> str:
+        """Return the name of the barrier behind it."""
+        return f"over {self.number}"
+
+    @property
+    def first(self) -> Call:
+        """Return the call that came first."""
+        return next(iter(self.calls.values()))
+
+
+def bus_factor(kind: str, members: int) -> float:
+    """Return what nccl-tests multiply size / time by for the bus bandwidth of ``kind``."""
+    if kind == ALLREDUCE:
+        return 2 * (members - 1) / members
+    if kind in (ALLGATHER, REDUCESCATTER, ALLTOALL):
+        return (members - 1) / members
+    return 1.0
+
+
+def by_site(records: Iterable[CallRecord]) -> list[dict[str, object]]:
+    """Return a row for each line of the script, kind, type and size of group, the longest first.
+
+    Times are from the last member's call to the last member's result, summed and at most.
+    """
+    found: dict[tuple[str, str, str, int], list[CallRecord]] = {}
+    for one in records:
+        call = one.first
+        kind = "sendrecv" if call.kind in ("send", "recv") else call.kind
+        found.setdefault((call.site, kind, call.dtype, len(one.members)), []).append(one)
+    rows: list[dict[str, object]] = []
+    for (site, kind, dtype, members), ones in found.items():
+        took = [max(one.ended.values()) - max(one.begun.values()) for one in ones]
+        octets = sum(_octets(one) for one in ones)
+        total = sum(took)
+        rows.append(
+            {
+                "site": site,
+                "kind": kind,
+                "dtype": dtype,
+                "members": members,
+                "calls": len(ones),
+                "bytes": octets,
+                "time_us": total / 1000,
+                "longest_us": max(took) / 1000,
+                "busbw_gbps": octets / total * bus_factor(kind, members) if total else None,
+                "algorithms": ",".join(sorted({one.algorithm for one in ones})),
+            }
+        )
+    return sorted(rows, key=lambda row: (-float(str(row["time_us"])), str(row["site"])))
+
+
+def _octets(record: CallRecord) -> int:
+    return record.first.octets or max(one.source_octets for one in record.calls.values())

@@ -1,0 +1,174 @@
+"""A collective compiled once for all of its calls, and put in its place for each of them.
+
+All members lay their memory out as one buffer; a call has places in it for each of its buffers.
+Each rank's operations stand between two barriers: ``go`` is passed when the rank has called, and
+``over`` is reached when its part is done.  Receives begin before, as data of others may come before
+the rank has called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.sim.endpoint.operations.operation_table import (
+    BARRIER,
+    COLUMNS,
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+    OperationTable,
+    of_kinds,
+)
+from emulator.sim.endpoint.operations.schedule import Schedule
+from emulator.sim.endpoint.operations.schedule_program import TAG_BITS
+
+MEMORY = "memory"
+#: Names of the buffers of every compiled collective.
+INPUT, OUTPUT, DIVISOR = "input", "output", "divisor"
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """What a compiled collective depends on; ``members`` are ranks by position.
+
+    ``matrix`` has octets from each position to each, if they differ.  Of a message there are two
+    members, the sender and the receiver.
+    """
+
+    kind: str
+    members: tuple[int, ...]
+    octets: int
+    dtype: str
+    reduction: str
+    root: int
+    matrix: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """The schedule of each member, where its result begins in ``output``, and the ``algorithm``.
+
+    Their buffers have the names above, or are the algorithm's own.  ``divided_by`` fills the buffer
+    ``divisor``, if there is one.
+    """
+
+    schedules: Mapping[int, Schedule]
+    results: Mapping[int, int]
+    algorithm: str
+    divided_by: int = 1
+
+
+#: Compiles a collective for a fabric; raises NotImplementedError by name for what is not there.
+Compile = Callable[[CallKey], CompiledCall]
+
+
+class PlacedCalls:
+    """Puts compiled collectives in their places; ``capacity`` is that of each GPU's memory."""
+
+    def __init__(self, compile_call: Compile, capacity: int) -> None:
+        self._compile, self.layout = compile_call, {MEMORY: capacity}
+        self._compiled: dict[CallKey, tuple[CompiledCall, dict[int, _Template]]] = {}
+        self._tags: dict[tuple[int, int], int] = {}
+
+    def compiled(self, key: CallKey) -> CompiledCall:
+        """Return what ``key`` is compiled to."""
+        return self._of(key)[0]
+
+    def _of(self, key: CallKey) -> tuple[CompiledCall, dict[int, _Template]]:
+        known = self._compiled.get(key)
+        if known is None:
+            compiled = self._compile(key)
+            templates = {rank: _Template(one) for rank, one in compiled.schedules.items()}
+            known = self._compiled[key] = compiled, templates
+        return known
+
+    def placed(
+        self, key: CallKey, places: Mapping[int, Mapping[str, int]], go: str, over: str
+    ) -> list[Schedule]:
+        """Return the schedule of each member, whose buffers lie at ``places``."""
+        _, templates = self._of(key)
+        schedules = []
+        first_tags = self._take_tags(templates)
+        for rank, template in templates.items():
+            table = template.placed(places, first_tags, (go, over))
+            schedules.append(Schedule(rank=rank, buffers=self.layout, operations=table))
+        return schedules
+
+    def _take_tags(self, templates: Mapping[int, _Template]) -> dict[tuple[int, int], int]:
+        first: dict[tuple[int, int], int] = {}
+        for template in templates.values():
+            for peer, count in template.sent.items():
+                pair = template.rank, peer
+                tag = self._tags.get(pair, 0)
+                if tag + count > 1 << TAG_BITS:
+                    tag = 0
+                first[pair] = tag
+                self._tags[pair] = tag + count
+        return first
+
+
+class _Template:
+    """The operations of ``schedule`` behind a barrier and before another, wherever buffers lie."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.rank = schedule.rank
+        table = OperationTable.of(schedule.operations)
+        count = len(table)
+        kind = table.columns["kind"]
+        self.columns: dict[str, npt.NDArray[np.int64]] = {}
+        for name in COLUMNS:
+            column = np.zeros(count + 2, np.int64)
+            column[1:-1] = table.columns[name]
+            self.columns[name] = column
+        self.columns["kind"][[0, -1]] = BARRIER
+        self.names = [*table.names, "", "", MEMORY]
+        self.columns["number"][0] = len(table.names)
+        self.columns["number"][-1] = len(table.names) + 1
+        waits = [table.after[a:b] for a, b in zip(table.begin, table.begin[1:], strict=False)]
+        after = [np.zeros(0, np.int64)]
+        for number, own in enumerate(waits):
+            gate = [] if kind[number] == RECEIVE else [0]
+            after.append(np.concatenate([np.array(gate, np.int64), own.astype(np.int64) + 1]))
+        after.append(np.arange(count + 1))
+        self.after = np.concatenate(after)
+        self.begin = np.cumsum([0, *(len(one) for one in after)])
+        kind = self.columns["kind"]
+        self._local = of_kinds(kind, WRITE, COPY, RECEIVE, REDUCE)
+        sends = of_kinds(kind, WRITE, COPY)
+        peers = self.columns["peer"]
+        self._to = {int(p): np.flatnonzero(sends & (peers == p)) for p in set(peers[sends])}
+        receives = kind == RECEIVE
+        self._from = {int(p): np.flatnonzero(receives & (peers == p)) for p in set(peers[receives])}
+        self._sums = kind == REDUCE
+        self.sent = {peer: int(self.columns["tag"][at].max()) + 1 for peer, at in self._to.items()}
+
+    def placed(
+        self,
+        places: Mapping[int, Mapping[str, int]],
+        first_tags: Mapping[tuple[int, int], int],
+        barriers: Sequence[str],
+    ) -> OperationTable:
+        columns = dict(self.columns)
+        for name in ("near_at", "far_at", "tag"):
+            columns[name] = columns[name].copy()
+        own = self._begins(places[self.rank])
+        local = self._local
+        columns["near_at"][local] += own[columns["near_buffer"][local]]
+        columns["far_at"][self._sums] += own[columns["far_buffer"][self._sums]]
+        for peer, at in self._to.items():
+            columns["far_at"][at] += self._begins(places[peer])[columns["far_buffer"][at]]
+            columns["tag"][at] += first_tags[self.rank, peer]
+        for peer, at in self._from.items():
+            columns["tag"][at] += first_tags[peer, self.rank]
+        memory = np.full(len(local), len(self.names) - 1, np.int64)
+        columns["near_buffer"] = columns["far_buffer"] = memory
+        names = [*self.names[:-3], *barriers, MEMORY]
+        return OperationTable(columns, self.begin, self.after, names)
+
+    def _begins(self, places: Mapping[str, int]) -> npt.NDArray[np.int64]:
+        return np.array([places.get(name, 0) for name in self.names], np.int64)

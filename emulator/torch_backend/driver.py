@@ -1,0 +1,604 @@
+"""The driver of a script: its ranks, the fabric, and who goes on when.
+
+A rank runs until it waits.  When all wait, or have ended, the fabric's time passes until something
+is over that a rank waits for; then that rank goes on, and its clock is that instant at least.  No
+event of the fabric is run beyond the least clock of a rank that may still call something.  So order
+and times depend on nothing of the host: not on its load, and not on the number of workers.
+
+Calls of one group follow each other at each rank, as on a stream.  Messages and other groups
+overlap them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from emulator.errors import UserError
+from emulator.sim.endpoint.operations.elementwise import element_type
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.torch_backend.arena import Arena, ArenaFullError
+from emulator.torch_backend.call_records import CallRecord
+from emulator.torch_backend.calls import (
+    ALLTOALL,
+    BARRIER,
+    POINT_TO_POINT,
+    SEND,
+    Begin,
+    Call,
+    Gone,
+    StoreAnswer,
+    StoreCall,
+    Wait,
+    Woken,
+)
+from emulator.torch_backend.compiled_calls import (
+    DIVISOR,
+    INPUT,
+    OUTPUT,
+    CallKey,
+    Compile,
+    PlacedCalls,
+)
+from emulator.torch_backend.launching import Nursery, RankPlace, RankProcess
+from emulator.torch_backend.output import FOLDER, RankOutput, Show
+from emulator.torch_backend.passthrough import LAST_WORDS_S, failure_sentence, watch_streams
+from emulator.workers.open_execution import OpenExecution
+
+#: Of each GPU's memory: the rank puts inputs into the first half, and the fabric works in the rest.
+ROOM_OCTETS = 16 << 30
+#: Orders of what is done in one instant, behind what ranks have come to (OpenExecution).
+_CALLED, _LOOKED = 2, 3
+
+
+@dataclass
+class _Rank:
+    """A rank as the driver knows it.
+
+    ``waits`` is what it waits for, a wait for calls or for keys of the store; None while it runs.
+    ``calls`` are those that have come and not happened yet.
+    """
+
+    process: RankProcess
+    connection: Connection
+    clock_ns: int
+    waits: Wait | StoreCall | None = None
+    gone: Gone | None = None
+    calls: list[Call] = field(default_factory=list)
+    records: dict[int, CallRecord] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    #: reported to the rank, and not taken yet
+    given: dict[int, CallRecord] = field(default_factory=dict)
+    consumed: list[int] = field(default_factory=list)
+
+    @property
+    def still(self) -> bool:
+        """Return whether it says nothing more by itself."""
+        return self.waits is not None or self.gone is not None
+
+
+class ScriptDriver:
+    """Drives a script on ranks at ``places``; ``records`` are its calls of the last execution.
+
+    ``compile_call`` is the fabric's collectives.
+    """
+
+    def __init__(
+        self, nursery: Nursery, places: Sequence[RankPlace], compile_call: Compile, show: Show
+    ) -> None:
+        self._nursery, self._places = nursery, places
+        self._compile, self._show = compile_call, show
+        self.records: list[CallRecord] = []
+        self.began_ns = self.ended_ns = 0
+
+    def __call__(self, execution: OpenExecution, folder: Path) -> None:
+        output = RankOutput(folder / FOLDER, self._show)
+        drive = _Drive(self._nursery, self._places, self._compile, execution, output)
+        self.records = drive.records
+        self.began_ns = execution.now_ns
+        try:
+            drive.run()
+        finally:
+            self.ended_ns = execution.now_ns
+            self._nursery.end_ranks()
+            output.close()
+
+
+class _Drive:
+    """One execution of the script."""
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        places: Sequence[RankPlace],
+        compile_call: Compile,
+        execution: OpenExecution,
+        output: RankOutput,
+    ) -> None:
+        self._nursery, self._execution, self._output = nursery, execution, output
+        self._memories = execution.memories
+        self._calls = PlacedCalls(compile_call, ROOM_OCTETS)
+        self._arenas = {
+            rank: Arena(one.path, one.capacity // 2, one.capacity)
+            for rank, one in self._memories.items()
+        }
+        self._store: dict[str, tuple[bytes, int]] = {}
+        self._trouble: str | None = None
+        self.records: list[CallRecord] = []
+        self._under_way: dict[int, CallRecord] = {}
+        self._by_name: dict[str, CallRecord] = {}
+        #: how many calls each rank has made of each group, or of each kind of message
+        self._counts: dict[tuple[object, ...], int] = defaultdict(int)
+        self._matched: dict[tuple[object, ...], CallRecord] = {}
+        #: the calls of a group that have not ended at a rank, in their order
+        self._streams: dict[tuple[str, int], deque[CallRecord]] = defaultdict(deque)
+        execution.heard, execution.failed = self._heard, self._failed
+        self._lost: dict[int, str] = {}
+        self._ranks = [
+            _Rank(one, Connection(one.channel.detach()), execution.now_ns)
+            for one in nursery.spawn(places)
+        ]
+
+    def run(self) -> None:
+        """Run the script to its end."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._nursery, selectors.EVENT_READ, self._ended)
+            self._open_streams = watch_streams(ready, [one.process for one in self._ranks])
+            for number, rank in enumerate(self._ranks):
+                memory = self._memories[number]
+                rank.connection.send(
+                    Begin(str(memory.path), memory.capacity, self._execution.now_ns)
+                )
+                ready.register(rank.connection, selectors.EVENT_READ, rank)
+            try:
+                self._go_on(ready)
+            finally:
+                for rank in self._ranks:
+                    rank.connection.close()
+
+    def _go_on(self, ready: selectors.BaseSelector) -> None:
+        while True:
+            self._serve(ready)
+            for number, rank in enumerate(self._ranks):
+                self._free(number, rank)
+            self._schedule()
+            if self._wake():
+                continue
+            gone = all(rank.gone is not None for rank in self._ranks)
+            if gone and not self._execution.awaits and not self._under_way:
+                break
+            if not self._execution.awaits and not self._goes_on():
+                raise UserError(self._standstill())
+            happened = self._execution.run()
+            self._check()
+            if not self._wake() and not happened:
+                raise UserError(self._standstill())
+        self._last_words(ready)
+
+    def _goes_on(self) -> bool:
+        """Return whether a call under way will end by itself, or fail: all members are in it."""
+        able: dict[int, bool] = {}
+        for one in self._under_way.values():  # in the order of their first calls
+            able[one.number] = len(one.calls) == len(one.members) and all(
+                able.get(before.number, True)
+                for member in one.members
+                for before in islice(self._streams.get((one.name, member), ()), 1)
+                if before is not one
+            )
+        return any(able.values())
+
+    # -- what ranks say ------------------------------------------------------------------------
+
+    def _serve(self, ready: selectors.BaseSelector) -> None:
+        """Listen until no rank says anything more by itself."""
+        while not all(rank.still for rank in self._ranks):
+            for key, _ in ready.select():
+                self._hear(ready, key)
+
+    def _last_words(self, ready: selectors.BaseSelector) -> None:
+        """Read what the processes print until they have ended."""
+        while self._open_streams or any(one.process.status is None for one in self._ranks):
+            over = all(one.process.status is not None for one in self._ranks)
+            found = ready.select(LAST_WORDS_S if over else None)
+            if not found:
+                break
+            for key, _ in found:
+                self._hear(ready, key)
+        for rank in self._ranks:
+            if rank.process.status:
+                raise UserError(failure_sentence(rank.process))
+
+    def _hear(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, _Rank):
+            try:
+                words = key.data.connection.recv()
+            except (EOFError, OSError):
+                ready.unregister(key.fileobj)
+                return
+            self._take(key.data, words)
+        elif isinstance(key.data, tuple):
+            if not self._output.take(*key.data):
+                ready.unregister(key.fileobj)
+                self._open_streams -= 1
+        else:
+            self._ended(ready)
+
+    def _ended(self, ready: selectors.BaseSelector) -> None:
+        """A process of a rank has ended; if its script has not, that ends all."""
+        process = self._nursery.heard()
+        rank = self._ranks[process.place.rank]
+        with contextlib.suppress(EOFError, OSError):
+            while rank.connection.poll():
+                self._take(rank, rank.connection.recv())
+        if rank.gone is not None and not rank.gone.trouble and not process.status:
+            return
+        self._nursery.kill_ranks()
+        self._drain(ready)
+        trouble = "" if rank.gone is None else rank.gone.trouble
+        stated = failure_sentence(process)
+        raise UserError(f"{trouble}; {stated}" if trouble else stated)
+
+    def _drain(self, ready: selectors.BaseSelector) -> None:
+        """Keep what the ranks have printed before they were ended."""
+        while found := [
+            key for key, _ in ready.select(LAST_WORDS_S) if isinstance(key.data, tuple)
+        ]:
+            for key in found:
+                if not self._output.take(*key.data):
+                    ready.unregister(key.fileobj)
+                    self._open_streams -= 1
+
+    def _take(self, rank: _Rank, words: object) -> None:
+        if isinstance(words, Call):
+            rank.calls.append(words)
+        elif isinstance(words, Wait):
+            rank.clock_ns, rank.waits = words.clock_ns, words
+            rank.consumed += words.consumed
+        elif isinstance(words, StoreCall):
+            rank.clock_ns = words.clock_ns
+            self._serve_store(rank, words)
+        elif isinstance(words, Gone):
+            rank.clock_ns, rank.gone = words.clock_ns, words
+            rank.consumed += words.consumed
+
+    def _serve_store(self, rank: _Rank, asked: StoreCall) -> None:
+        store, now = self._store, asked.clock_ns
+        value: object = None
+        key = asked.keys[0] if asked.keys else ""
+        if asked.operation in ("get", "wait"):
+            if any(one not in store for one in asked.keys):
+                rank.waits = asked
+                return
+            now = max(now, *(store[one][1] for one in asked.keys))
+            value = store[key][0]
+        elif asked.operation == "set":
+            store[key] = asked.value, now
+        elif asked.operation == "add":
+            count = int(store.get(key, (b"0", 0))[0]) + asked.amount
+            store[key] = str(count).encode(), max(now, store.get(key, (b"", 0))[1])
+            value = count
+        elif asked.operation == "check":
+            value = all(one in store for one in asked.keys)
+        elif asked.operation == "delete":
+            value = store.pop(key, None) is not None
+        elif asked.operation == "count":
+            value = len(store)
+        elif asked.operation == "compare":
+            old, _, new = asked.value.partition(b"\0")
+            if key not in store or store[key][0] == old:
+                store[key] = new, now
+            value = store[key][0]
+        rank.connection.send(StoreAnswer(now, value))
+        if asked.operation in ("set", "add", "compare"):
+            self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        for rank in self._ranks:
+            asked = rank.waits
+            if isinstance(asked, StoreCall) and all(one in self._store for one in asked.keys):
+                rank.waits = None
+                self._serve_store(rank, asked)
+
+    # -- who goes on ---------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Have calls that were made happen at their times."""
+        for number, rank in enumerate(self._ranks):
+            for call in rank.calls:
+                order = (_CALLED, number, call.number)
+                self._execution.at(call.clock_ns, order, partial(self._arrive, call))
+            rank.calls.clear()
+            wait = rank.waits
+            if isinstance(wait, Wait) and wait.until_ns is not None:
+                self._execution.at(wait.until_ns, (_LOOKED, number), self._execution.stop)
+
+    def _wake(self) -> bool:
+        """Let ranks go on that wait for nothing any more; return whether there are any."""
+        now = self._execution.now_ns
+        woken = False
+        for rank in self._ranks:
+            wait = rank.waits
+            if not isinstance(wait, Wait):
+                continue
+            due = wait.until_ns is not None and wait.until_ns <= now
+            if not due and not all(self._is_over(rank, one) for one in wait.numbers):
+                continue
+            ended = [one for one in wait.numbers if self._is_over(rank, one)]
+            results: dict[int, tuple[int, int]] = {}
+            for number in ended:
+                if number in rank.records:
+                    record = rank.given[number] = rank.records.pop(number)
+                    own = rank.process.place.rank
+                    octets = record.calls[own].result_octets
+                    begin = record.places[own].get(OUTPUT, 0) + record.results.get(own, 0)
+                    results[number] = begin, octets
+            errors = {one: rank.errors[one] for one in ended if one in rank.errors}
+            rank.waits = None
+            rank.clock_ns = max(rank.clock_ns, now)
+            if wait.until_ns is not None:
+                rank.clock_ns = max(rank.clock_ns, min(now, wait.until_ns))
+            rank.connection.send(Woken(rank.clock_ns, results, errors))
+            woken = True
+        return woken
+
+    def _is_over(self, rank: _Rank, number: int) -> bool:
+        if number in rank.errors:
+            return True
+        record = rank.records.get(number)
+        return record is not None and rank.process.place.rank in record.ended
+
+    def _awaited(self, rank: _Rank, number: int) -> bool:
+        return isinstance(rank.waits, Wait) and number in rank.waits.numbers
+
+    def _check(self) -> None:
+        if self._trouble is not None:
+            raise UserError(self._trouble)
+
+    def _stop(self, trouble: str) -> None:
+        self._trouble = self._trouble or trouble
+        self._execution.stop()
+
+    # -- calls, in the fabric's time -----------------------------------------------------------
+
+    def _arrive(self, call: Call) -> None:
+        """A rank calls now."""
+        if self._trouble is not None:
+            return
+        rank = self._ranks[call.rank]
+        if call.rank in self._lost:
+            rank.errors[call.number] = self._lost[call.rank]
+            self._execution.stop()
+            return
+        record = self._record_of(call)
+        if record is None:
+            return
+        rank.records[call.number] = record
+        try:
+            self._begin(call, record)
+        except (ArenaFullError, NotImplementedError) as refused:
+            self._stop(f"{call.words()}: {refused}")
+
+    def _record_of(self, call: Call) -> CallRecord | None:
+        """Return the record that ``call`` belongs to; None if it contradicts that of another."""
+        if call.kind in POINT_TO_POINT:
+            ends = [call.members[call.root], call.rank]
+            members = tuple(reversed(ends) if call.kind == SEND else ends)
+            key: tuple[object, ...] = (call.group, *members, call.tag)
+            side: tuple[object, ...] = (*key, call.kind)
+        else:
+            members, key = call.members, (call.group,)
+            side = *key, call.rank
+        count = self._counts[side]
+        self._counts[side] += 1
+        record = self._matched.get((*key, count))
+        if record is None:
+            record = CallRecord(len(self.records), call.group, members)
+            self._matched[*key, count] = record
+            self.records.append(record)
+            self._under_way[record.number] = record
+            self._by_name[record.over] = record
+        elif not self._agree(record.first, call):
+            self._stop(
+                f"ranks of group {call.group!r} do not agree on its call number {count + 1}: "
+                f"{record.first.words()}, but {call.words()}; have all call the same in one order"
+            )
+            return None
+        record.calls[call.rank] = call
+        if len(record.calls) == len(members):
+            del self._matched[*key, count]
+        if call.kind not in POINT_TO_POINT:
+            self._streams[call.group, call.rank].append(record)
+        return record
+
+    def _agree(self, one: Call, other: Call) -> bool:
+        if one.kind in POINT_TO_POINT:
+            return (one.octets, one.dtype) == (other.octets, other.dtype)
+        return one.shared == other.shared
+
+    def _begin(self, call: Call, record: CallRecord) -> None:
+        """Begin the part of ``call``, and before the whole if it can be known now."""
+        if record.key is None:
+            whole = len(record.calls) == len(record.members)
+            if call.splits is not None and not whole:
+                return  # what goes where is known when all have called
+            self._add(call, record)
+            for member in record.calls:
+                self._pass(member, record)
+        else:
+            self._pass(call.rank, record)
+
+    def _add(self, call: Call, record: CallRecord) -> None:
+        """Compile the call, and give all members their operations."""
+        record.key = key = self._key(call, record)
+        if len(key.members) == 1 or self._moves_nothing(key):
+            for rank in record.members:
+                record.places[rank] = {}
+            record.algorithm = "none"
+            return
+        compiled = self._calls.compiled(key)
+        record.algorithm = compiled.algorithm
+        record.results.update(compiled.results)
+        for rank, schedule in compiled.schedules.items():
+            arena = self._arenas[rank]
+            record.places[rank] = {
+                name: arena.allocate(octets) for name, octets in schedule.buffers.items()
+            }
+            if (octets := schedule.buffers.get(DIVISOR)) is not None:
+                dtype = element_type(key.dtype)
+                at = record.places[rank][DIVISOR]
+                self._memories[rank].octets[at : at + octets].view(dtype)[:] = compiled.divided_by
+        schedules = self._calls.placed(key, record.places, record.go, record.over)
+        self._execution.add(schedules, self._calls.layout)
+
+    def _moves_nothing(self, key: CallKey) -> bool:
+        if key.kind == BARRIER:
+            return False
+        return not (key.octets or (key.matrix and any(map(any, key.matrix))))
+
+    def _key(self, call: Call, record: CallRecord) -> CallKey:
+        kind, root = call.kind, call.root
+        matrix = None
+        if kind in POINT_TO_POINT:
+            kind, root = SEND, 0
+        if call.splits is not None:
+            matrix = tuple(record.calls[rank].splits or () for rank in record.members)
+            received = [sum(column) for column in zip(*matrix, strict=True)]
+            for position, rank in enumerate(record.members):
+                one = record.calls[rank]
+                if one.result_octets != received[position]:
+                    raise NotImplementedError(
+                        f"the others send {received[position]} B, and its output at {one.site} has "
+                        f"{one.result_octets} B; make output splits what the others' input splits "
+                        "say"
+                    )
+        return CallKey(
+            kind,
+            record.members,
+            call.octets,
+            call.dtype,
+            call.reduction,
+            root,
+            matrix if kind == ALLTOALL else None,
+        )
+
+    def _pass(self, member: int, record: CallRecord) -> None:
+        """Let the member's part begin, if it has called and its earlier calls have ended."""
+        call = record.calls.get(member)
+        if call is None or record.key is None or member in record.begun:
+            return
+        stream = self._streams.get((record.name, member))
+        if call.kind not in POINT_TO_POINT and stream is not None and stream[0] is not record:
+            return
+        record.begun[member] = self._execution.now_ns
+        octets = self._memories[member].octets
+        source = octets[call.source : call.source + call.source_octets]
+        if not record.places[member]:
+            self._pass_alone(member, call, record, source)
+            return
+        at = record.places[member].get(INPUT)
+        if at is not None:
+            octets[at : at + len(source)] = source
+        self._execution.pass_barrier(record.go, [member])
+
+    def _pass_alone(self, member: int, call: Call, record: CallRecord, source: np.ndarray) -> None:
+        """End a call that moves nothing: its result is what the rank has put in."""
+        if call.result_octets:
+            at = self._arenas[member].allocate(call.result_octets)
+            record.places[member] = {OUTPUT: at}
+            self._memories[member].octets[at : at + len(source)] = source
+        self._end(member, record)
+
+    def _heard(self, rank: int, names: Sequence[str]) -> None:
+        """Take what a rank has come to: the ends of its parts."""
+        for name in names:
+            record = self._by_name.get(name)
+            if record is not None:
+                self._execution.pass_barrier(name, [rank])
+                self._end(rank, record)
+
+    def _end(self, member: int, record: CallRecord) -> None:
+        record.ended[member] = self._execution.now_ns
+        call = record.calls[member]
+        if len(record.ended) == len(record.members):
+            del self._by_name[record.over], self._under_way[record.number]
+            if not self._under_way:
+                self._execution.stop()
+            for rank in record.members:
+                self._release(rank, record, keep=OUTPUT)
+        if self._awaited(self._ranks[member], call.number):
+            self._execution.stop()
+        if call.kind in POINT_TO_POINT:
+            return
+        stream = self._streams[record.name, member]
+        stream.popleft()
+        if stream:
+            self._pass(member, stream[0])
+
+    def _release(self, rank: int, record: CallRecord, keep: str = "") -> None:
+        places = record.places[rank]
+        for name in [one for one in places if one != keep]:
+            self._arenas[rank].free(places.pop(name))
+
+    def _free(self, number: int, rank: _Rank) -> None:
+        """Give back the results that the rank has taken."""
+        for call in rank.consumed:
+            record = rank.given.pop(call)
+            at = record.places[number].pop(OUTPUT, None)
+            if at is not None:
+                self._arenas[number].free(at)
+        rank.consumed.clear()
+
+    def _failed(self, result: RankResult) -> None:
+        """A GPU's part has failed: all its calls under way have, and those to come."""
+        stated = f"{result.error}: {result.detail}"
+        self._lost[result.rank] = stated
+        rank = self._ranks[result.rank]
+        for number in rank.records:
+            if not self._is_over(rank, number):
+                rank.errors[number] = stated
+        self._execution.stop()
+
+    # -- sentences -----------------------------------------------------------------------------
+
+    def _standstill(self) -> str:
+        """Return who waits for whom, where nothing will ever happen again."""
+        parts = []
+        for number, rank in enumerate(self._ranks):
+            if isinstance(rank.waits, StoreCall):
+                keys = ", ".join(rank.waits.keys)
+                parts.append(f"rank {number} waits for {keys} of the store")
+            elif isinstance(rank.waits, Wait):
+                for call in rank.waits.numbers:
+                    parts.append(self._waiting(rank, call))
+        if not parts:
+            parts = [self._missing(one, one.first) for one in self._under_way.values()]
+        more = f", and {len(parts) - 4} more" if len(parts) > 4 else ""
+        return (
+            f"nothing will ever happen again: {'; '.join(parts[:4])}{more}"
+            f"{self._execution.standing()}"
+        )
+
+    def _waiting(self, rank: _Rank, number: int) -> str:
+        record = rank.records.get(number)
+        if record is None:
+            return f"rank {rank.process.place.rank} waits for its call number {number}"
+        return self._missing(record, record.calls[rank.process.place.rank])
+
+    def _missing(self, record: CallRecord, call: Call) -> str:
+        missing = [one for one in record.members if one not in record.calls]
+        if not missing:
+            return f"{call.words()} is under way"
+        ended = [one for one in missing if self._ranks[one].gone is not None]
+        names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        what = "have not called" if len(missing) > 1 else "has not called"
+        why = f" ({', '.join(map(str, ended))} ended)" if ended else ""
+        return f"{call.words()} waits for rank{'s' * (len(missing) > 1)} {names}, which {what}{why}"

@@ -1,0 +1,143 @@
+"""A rank's side of the run: its clock, its part of the GPU's memory, and its calls under way."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.torch_backend.arena import Arena
+from emulator.torch_backend.calls import (
+    Begin,
+    Call,
+    Gone,
+    StoreAnswer,
+    StoreCall,
+    Wait,
+    Woken,
+)
+
+#: Fabric time that a look whether a call has ended takes (ns).
+LOOK_NS = 1_000
+_HERE = str(Path(__file__).parent)
+
+
+class RankLink:
+    """The connection of rank ``rank`` of ``size`` over the socket ``channel``.
+
+    ``computed_ns`` returns how long the rank has computed since the script began.
+    """
+
+    def __init__(self, rank: int, size: int, channel: int) -> None:
+        self.rank, self.size = rank, size
+        self._connection = Connection(os.dup(channel))
+        begin = self._connection.recv()
+        assert isinstance(begin, Begin)
+        descriptor = os.open(begin.memory, os.O_RDWR | os.O_CLOEXEC)
+        self._mapping = mmap.mmap(descriptor, begin.capacity)
+        os.close(descriptor)
+        self.octets: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8)
+        self._arena = Arena(Path(begin.memory), 0, begin.capacity // 2)
+        #: what the clock is beside the time of computing
+        self._waited_ns = begin.clock_ns
+        self.computed_ns: Callable[[], int] = lambda: 0
+        self._number = 0
+        self._sources: dict[int, int] = {}
+        self._consumed: list[int] = []
+        self._ended: dict[int, tuple[int, int]] = {}
+        self._errors: dict[int, str] = {}
+
+    @property
+    def clock_ns(self) -> int:
+        """Return the rank's time on the fabric's clock."""
+        return self._waited_ns + self.computed_ns()
+
+    def _set_clock(self, clock_ns: int) -> None:
+        self._waited_ns = clock_ns - self.computed_ns()
+
+    def source(self, octets: int) -> int:
+        """Return where ``octets`` of a call's input are to be put in :attr:`octets`."""
+        return self._arena.allocate(octets)
+
+    def call(self, call: Call) -> int:
+        """Begin ``call``, whose number and clock are set here; return its number."""
+        self._number += 1
+        made = replace(call, number=self._number, clock_ns=self.clock_ns, rank=self.rank)
+        self._sources[made.number] = made.source
+        self._connection.send(made)
+        return made.number
+
+    def wait(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return the octets of the result of call ``number`` once it has ended.
+
+        They are there until :meth:`taken`.  RuntimeError with the reason if it has failed.
+        """
+        if number not in self._ended and number not in self._errors:
+            self._ask((number,), None)
+        if number in self._errors:
+            raise RuntimeError(self._errors[number])
+        at, octets = self._ended[number]
+        return self.octets[at : at + octets]
+
+    def taken(self, number: int) -> None:
+        """Give back what call ``number`` has in the memory."""
+        del self._ended[number]
+        self._arena.free(self._sources.pop(number))
+        self._consumed.append(number)
+
+    def look(self, number: int) -> bool:
+        """Return whether call ``number`` has ended, after :data:`LOOK_NS`."""
+        if number in self._ended or number in self._errors:
+            return True
+        self._ask((number,), self.clock_ns + LOOK_NS)
+        return number in self._ended or number in self._errors
+
+    def _ask(self, numbers: tuple[int, ...], until_ns: int | None) -> None:
+        consumed, self._consumed = tuple(self._consumed), []
+        self._connection.send(Wait(self.clock_ns, numbers, consumed, until_ns, script_line()))
+        answer = self._receive()
+        assert isinstance(answer, Woken)
+        self._set_clock(answer.clock_ns)
+        self._ended.update(answer.results)
+        self._errors.update(answer.errors)
+
+    def store(self, operation: str, *keys: str, value: bytes = b"", amount: int = 0) -> Any:
+        """Carry out ``operation`` on the store of all ranks; return its answer."""
+        self._connection.send(StoreCall(self.clock_ns, operation, keys, value, amount))
+        answer = self._receive()
+        assert isinstance(answer, StoreAnswer)
+        self._set_clock(answer.clock_ns)
+        return answer.value
+
+    def _receive(self) -> object:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)  # the driver is gone, and the rank goes with it
+
+    def end(self, trouble: str = "") -> None:
+        """Tell that the script is over."""
+        self._connection.send(Gone(self.clock_ns, trouble, tuple(self._consumed)))
+
+
+def script_line() -> str:
+    """Return the line of the script that is being carried out, as ``train.py:12``."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    torch_root = str(Path(sys.modules["torch"].__file__ or "").parent)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        ours = name.startswith((_HERE, torch_root, "<frozen"))
+        if not ours and not name.endswith(("contextlib.py", "runpy.py")):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "?"

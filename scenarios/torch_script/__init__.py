@@ -1,0 +1,1 @@
+"""PyTorch scripts whose collectives are those of scenarios.collectives (``uetemu torchrun``)."""

@@ -1,0 +1,151 @@
+"""The collectives of a script, compiled for a fabric by scenarios.collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from emulator.sim.endpoint.operations.schedule import Region
+from emulator.torch_backend.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BROADCAST,
+    GATHER,
+    REDUCE,
+    REDUCESCATTER,
+    SCATTER,
+    SEND,
+)
+from emulator.torch_backend.compiled_calls import DIVISOR, INPUT, OUTPUT, CallKey, CompiledCall
+from scenarios.collectives.algorithm_registry import algorithm_of
+from scenarios.collectives.collective_call import CollectiveCall
+from scenarios.collectives.communicators import Communicator
+from scenarios.collectives.data_types import DataType
+from scenarios.collectives.program import Program
+from scenarios.collectives.tuning import AUTO, NCCL_TUNING, choose_allreduce
+from topologies.model import Topology
+
+#: Algorithms, as NCCL has them.
+ALGORITHMS = {
+    ALLREDUCE: AUTO,
+    BROADCAST: "ring",
+    REDUCE: "ring",
+    ALLGATHER: "ring",
+    REDUCESCATTER: "ring",
+    ALLTOALL: "nccl",
+    GATHER: "direct",
+    SCATTER: "direct",
+    BARRIER: "dissemination",
+}
+#: The octets of a barrier's notices.
+BARRIER_OCTETS = 4
+_REDUCING = (ALLREDUCE, REDUCE, REDUCESCATTER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptCollectives:
+    """Compiles calls of ranks on the GPUs of ``topology``; data move on in slices.
+
+    ``algorithms`` are other ones than :data:`ALGORITHMS`, by kind.
+    """
+
+    topology: Topology
+    slice_bytes: int
+    algorithms: Mapping[str, str]
+
+    def __call__(self, key: CallKey) -> CompiledCall:
+        program = Program.on(self.topology)
+        size = key.octets or (BARRIER_OCTETS if key.kind == BARRIER else 0)
+        for position, rank in enumerate(key.members):
+            for name, octets in _buffers(key, size, position, self.slice_bytes).items():
+                if octets:
+                    program.allocate(rank, name, octets)
+        if key.kind == SEND:
+            return self._message(program, key)
+        communicator = Communicator(key.members, self.topology)
+        name = self._algorithm(key, communicator, size)
+        kind = "alltoallv" if key.kind == ALLTOALL and key.matrix is not None else key.kind
+        algorithm_of(kind, name).run(
+            CollectiveCall(
+                program=program,
+                communicator=communicator,
+                size=size,
+                source=INPUT,
+                result=OUTPUT,
+                datatype=_datatype(key),
+                reduction=key.reduction,
+                slice_bytes=self.slice_bytes,
+                root=key.root,
+                channels=len(communicator.rings),
+                matrix=key.matrix,
+            )
+        )
+        return self._compiled(program, key, name)
+
+    def _message(self, program: Program, key: CallKey) -> CompiledCall:
+        sender, receiver = key.members
+        for at in range(0, key.octets, self.slice_bytes):
+            length = min(self.slice_bytes, key.octets - at)
+            program.transfer(
+                sender, receiver, Region(INPUT, at, length), Region(OUTPUT, at, length)
+            )
+        return self._compiled(program, key, "direct")
+
+    def _compiled(self, program: Program, key: CallKey, algorithm: str) -> CompiledCall:
+        schedules = program.schedules()
+        members = {rank: schedules[rank] for rank in key.members}
+        part = key.octets // len(key.members) if key.kind == REDUCESCATTER else 0
+        results = {rank: position * part for position, rank in enumerate(key.members)}
+        return CompiledCall(members, results, algorithm, len(key.members))
+
+    def _algorithm(self, key: CallKey, communicator: Communicator, size: int) -> str:
+        name = self.algorithms.get(key.kind, ALGORITHMS[key.kind])
+        if name == AUTO:
+            name = choose_allreduce(NCCL_TUNING, communicator, size).algorithm
+        return name
+
+    @cached_property
+    def hosts(self) -> list[int]:
+        """Return the number of the host of each GPU."""
+        gpus = self.topology.gpus
+        servers = list(dict.fromkeys(gpu.server for gpu in gpus))
+        return [servers.index(gpu.server) for gpu in gpus]
+
+
+def _datatype(key: CallKey) -> DataType:
+    """Return the type of elements: octets, where nothing is reduced or all are truth values."""
+    reduced = key.kind in _REDUCING and key.dtype != "bool"
+    return DataType(key.dtype, key.dtype) if reduced else DataType("uint8", "uint8")
+
+
+def _buffers(key: CallKey, size: int, position: int, slice_bytes: int) -> dict[str, int]:
+    """Return the octets of what the member at ``position`` puts in and gets."""
+    part, own = size // len(key.members), position == key.root
+    match key.kind:
+        case "broadcast":
+            found = {INPUT: size * own, OUTPUT: size}
+        case "reduce":
+            found = {INPUT: size, OUTPUT: size * own}
+        case "allgather":
+            found = {INPUT: part, OUTPUT: size}
+        case "reducescatter":
+            found = {INPUT: size, OUTPUT: size}
+        case "alltoall" if key.matrix is not None:
+            received = sum(row[position] for row in key.matrix)
+            found = {INPUT: sum(key.matrix[position]), OUTPUT: received}
+        case "gather":
+            found = {INPUT: part, OUTPUT: size * own}
+        case "scatter":
+            found = {INPUT: size * own, OUTPUT: part}
+        case "send":
+            found = {INPUT: size * (position == 0), OUTPUT: size * (position == 1)}
+        case "barrier":
+            found = {INPUT: size}
+        case _:
+            found = {INPUT: size, OUTPUT: size}
+    if key.kind in _REDUCING and key.reduction == "avg":
+        found[DIVISOR] = min(slice_bytes, size)
+    return found

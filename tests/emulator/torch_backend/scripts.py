@@ -1,0 +1,57 @@
+"""Scripts of tests on a fabric, run by the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests import CHECKOUT
+
+SMALL = "rail_clos:hosts=2,gpus_per_host=2"
+
+
+def torchrun(
+    folder: Path, text: str, *words: str, topology: str = SMALL
+) -> subprocess.CompletedProcess[str]:
+    """Run the script ``text`` on a modelled fabric with options ``words``; its run is in ``run``.
+
+    The script has what stands before it in :data:`HEAD`.
+    """
+    script = folder / "train.py"
+    script.write_text(HEAD + text)
+    command = [sys.executable, "-c", "from emulator.cli.main import main; main()", "torchrun"]
+    options = ["--fabric", "model", "--topology", topology, "--output", str(folder / "run")]
+    return subprocess.run(
+        [*command, *options, *words, str(script)],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def printed(folder: Path, rank: int) -> list[str]:
+    """Return the lines that ``rank`` printed."""
+    return (folder / "run" / "ranks" / f"{rank}.stdout").read_text().splitlines()
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Return ``result.json``."""
+    found: dict[str, Any] = json.loads((folder / "run" / "result.json").read_text())
+    return found
+
+
+#: The first lines of every script; line 8 is the first of its own.
+HEAD = """\
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+"""
