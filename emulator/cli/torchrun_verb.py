@@ -64,6 +64,12 @@ _SCENARIO = "scenarios.torch_script.torch_run"
     "step.csv or step.et, for uetemu run trace",
 )
 @click.option(
+    "--record-steps",
+    metavar="A-B",
+    help="with --record: only these steps, such as 3 or 2-4, each of which ends with an "
+    "optimiser's step()",
+)
+@click.option(
     "--fake",
     is_flag=True,
     help="with --record: one process stands for all ranks, and tensors have sizes but no values",
@@ -113,6 +119,7 @@ class _Options:
     seed: int
     fabric: str
     record: str | None
+    record_steps: str | None
     fake: bool
     tflops: float
     workers: str | None
@@ -156,19 +163,22 @@ def _prepared(options: _Options, notes: str) -> list[Prepare]:
 
 def _run(options: _Options) -> None:
     if options.record is None:
-        if options.fake:
-            raise UserError("--fake is for a recording; add --record FILE, or leave it out")
+        for name, given in (("--fake", options.fake), ("--record-steps", options.record_steps)):
+            if given:
+                raise UserError(f"{name} is for a recording; add --record FILE, or leave it out")
         _run_script(options, "")
         return
     recording = import_module("scenarios.traces.recording")
     recording.check_destination(options.record)
+    steps = recording.chosen_steps(options.record_steps)
     notes = mkdtemp(prefix="uetemu-")  # TemporaryDirectory would remove it at the end of any rank
     try:
         _run_script(options, notes)
-        written = recording.write_recording(notes, options.record, options.tflops)
+        written = recording.write_recording(notes, options.record, options.tflops, steps)
     finally:
         shutil.rmtree(notes)
-    click.echo(f"recorded in {' '.join(written)}; uetemu run trace {' '.join(written)} replays it")
+    files = written[0] if len(written) == 1 else options.record.removesuffix(".et") + ".*.et"
+    click.echo(f"recorded: uetemu run trace {files}", err=True)
 
 
 def _run_script(options: _Options, notes: str) -> None:

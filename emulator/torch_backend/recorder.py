@@ -235,6 +235,8 @@ class Recorder(TorchDispatchMode):
             self._take(self.stream, (args, kwargs))
             return func(*args, **kwargs)
         read = _CALLS.get(name)
+        if read is None and not given.keys() & {"process_group", "group_name"}:
+            return self._wrap(func, args, kwargs)
         if read is None:
             raise RecordingError(
                 f"{name} cannot be recorded; record a script that calls one of "
@@ -252,6 +254,15 @@ class Recorder(TorchDispatchMode):
             self._coming[_storage(tensor)] = index
         if func.namespace == "c10d":
             self._keep_work(result, index)
+        return result
+
+    def _wrap(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call what moves nothing, such as a wrapper of a result that may still be coming."""
+        coming = [self._coming.get(_storage(tensor)) for tensor in _tensors((args, kwargs))]
+        result = func(*args, **kwargs)
+        for index in coming:
+            if index is not None:
+                self._coming |= {_storage(tensor): index for tensor in _tensors(result)}
         return result
 
     def _keep_work(self, result: Any, index: int) -> None:

@@ -31,23 +31,44 @@ from scenarios.traces.trace_model import (
 )
 
 Notes = Mapping[str, Any]
+#: Suffixes of formats that have collectives, groups and computations.
+_SUFFIXES = (".csv", ".yaml", ".yml", ".et")
 #: Chakra's tags are numbers of 32 bits, with a sign.
 _MOST_TAG = 2**31 - 1
 
 
 def check_destination(path: str) -> None:
     """Raise UserError unless a recording can be written into ``path``."""
-    writer_of(Path(path))
+    if not path.endswith(_SUFFIXES):
+        raise UserError(
+            f"{path} cannot be written: a recording is a file of {', '.join(_SUFFIXES)}, of which "
+            "uetemu run trace FILE --param write=PATH makes others"
+        )
     if not Path(path).parent.is_dir():
         raise UserError(f"{path} cannot be written: there is no folder {Path(path).parent}")
 
 
-def write_recording(folder: str, path: str, tflops: float) -> list[str]:
+def chosen_steps(text: str | None) -> range | None:
+    """Return the steps that ``text`` names, from 1 on; UserError if it names none."""
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) < 10**9):
+        raise UserError(f"--record-steps is {text!r}; write a step or a range, such as 3 or 2-4")
+    return range(int(first), int(last) + 1)
+
+
+def write_recording(folder: str, path: str, tflops: float, steps: range | None = None) -> list[str]:
     """Write the notes in ``folder`` as the trace ``path``, in the format of its suffix.
 
-    Computing takes its FLOPs at ``tflops`` (10^12 FLOPs a second).  Returns the files written.
+    Computing takes its FLOPs at ``tflops`` (10^12 FLOPs a second).  Of ``steps`` alone, if given.
+    Returns the files written.
     """
-    trace = trace_of(read_notes(Path(folder)), Path(path).name, tflops)
+    notes = read_notes(Path(folder))
+    if steps is not None:
+        notes = [_within(one, steps) for one in notes]
+    trace = trace_of(notes, Path(path).name, tflops)
     in_order(trace)
     suffix, write = writer_of(Path(path))
     stem = Path(path).name.removesuffix(suffix)
@@ -73,6 +94,24 @@ def read_notes(folder: Path) -> list[Notes]:
             "by os._exit"
         )
     return [found[rank] for rank in range(ranks)]
+
+
+def _within(notes: Notes, steps: range) -> Notes:
+    """Return ``notes`` of ``steps`` alone; nothing waits for what was before."""
+    kept: dict[int, int] = {}
+    operations: list[Notes] = []
+    for number, one in enumerate(notes["operations"]):
+        if one["step"] + 1 in steps:
+            kept[number] = len(operations)
+            after = [kept[earlier] for earlier in one["after"] if earlier in kept]
+            operations.append({**one, "after": after})
+    if not operations:
+        last = max((one["step"] + 1 for one in notes["operations"]), default=1)
+        raise UserError(
+            f"rank {notes['rank']} did nothing in steps {steps[0]} to {steps[-1]}; it has steps 1 "
+            f"to {last}"
+        )
+    return {**notes, "operations": operations}
 
 
 def trace_of(notes: Sequence[Notes], name: str, tflops: float) -> Trace:

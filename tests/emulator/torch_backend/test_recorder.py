@@ -187,8 +187,10 @@ def test_what_a_fake_tensor_cannot_tell_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "stated"),
     [
-        (["--record", "a.txt"], "a.txt cannot be written: name a file of one of"),
+        (["--record", "a.goal"], "a.goal cannot be written: a recording is a file of .csv,"),
         (["--record", "absent/a.csv"], "there is no folder absent"),
+        (["--record", "a.csv", "--record-steps", "x"], "--record-steps is 'x'; write a step"),
+        (["--record-steps", "2"], "--record-steps is for a recording; add --record FILE"),
         (["--fake"], "--fake is for a recording; add --record FILE"),
     ],
 )

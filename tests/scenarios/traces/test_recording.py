@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from emulator.errors import UserError
-from scenarios.traces.recording import read_notes, trace_of, write_recording
+from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.recording import chosen_steps, read_notes, trace_of, write_recording
+from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
     Collective,
     TraceCollective,
@@ -59,6 +61,27 @@ def test_notes_become_operations_and_flops_become_time() -> None:
     assert (message.peer, message.tag) == (1, 5)
     assert isinstance(trace.operations[1][3], TraceReceive)
     assert trace.groups == {"world": (0, 1)}
+
+
+def test_steps_are_chosen_and_nothing_waits_for_what_was_before(tmp_path: Path) -> None:
+    steps = [note("barrier", 0, *after, step=step, **WORLD)
+             for step, after in ((0, ()), (1, (0,)), (1, (0, 1)), (2, (2,)))]  # fmt: skip
+    for rank in range(2):
+        (tmp_path / f"{rank}.json").write_text(json.dumps(notes(rank, *steps)))
+    path = tmp_path / "step.csv"
+    write_recording(str(tmp_path), str(path), 400, chosen_steps("2-3"))
+    (trace,) = load_traces([str(path)], "", ReadOptions())
+    assert [one.after for one in trace.operations[1]] == [(), (0,), (1,)]
+    write_recording(str(tmp_path), str(path), 400, chosen_steps("1"))
+    assert path.read_text().count("barrier") == 1
+    with pytest.raises(UserError, match="rank 0 did nothing in steps 4 to 4; it has steps 1 to 3"):
+        write_recording(str(tmp_path), str(path), 400, chosen_steps("4"))
+
+
+@pytest.mark.parametrize("text", ["", "0", "2-1", "x", "1-2-3", "-1"])
+def test_steps_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"--record-steps is .*; write a step or a range"):
+        chosen_steps(text)
 
 
 def fake(*operations: dict[str, Any], families: list[list[int]], **groups: Any) -> dict[str, Any]:
