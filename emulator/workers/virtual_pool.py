@@ -68,14 +68,14 @@ class VirtualPool:
 
     def start(self, progress: Progress | None = None) -> None:
         """Make the memories and open every GPU's sockets in its namespace."""
-        specs = list(self.specs.values())
+        specs, fabric = list(self.specs.values()), self._fabric
+        make = GpuMemory.create if fabric.pids else GpuMemory.private  # workers share files
         try:
             for rank, spec in self.specs.items():
-                if not self._fabric.lab.wires.here(spec.node):
+                if not fabric.lab.wires.here(spec.node):
                     continue
                 path = memory_path(self.lab, spec.node)
-                self.memories[rank] = GpuMemory.create(path, spec.memory_octets)
-            fabric = self._fabric
+                self.memories[rank] = make(path, spec.memory_octets)
             calls = [call(WorkerPart.open, self.lab, specs)] * len(fabric.workers)
             own = call(WorkerPart.open, self.lab, specs, self.memories, progress)
             calls[fabric.part.number] = own

@@ -7,7 +7,6 @@ the mask wait for no message.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from array import array
 from collections.abc import Collection, Sequence
@@ -49,7 +48,7 @@ def far_memory(path: Path, capacity: int) -> GpuMemory:
 
     Pages that nobody copies to take no room.
     """
-    return GpuMemory(path, mmap.mmap(-1, capacity))
+    return GpuMemory.private(path, capacity)
 
 
 #: Ranks, each with a bit, for which a mask grows by so many octets.

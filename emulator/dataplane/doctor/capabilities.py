@@ -168,7 +168,7 @@ def _root() -> tuple[bool, str]:
 
 
 def _shared_memory() -> tuple[bool, str]:
-    """Room for GPU memories, which are files there."""
+    """Room for GPU memories, which are files there if a run has several workers."""
     try:
         usage = shutil.disk_usage(SHARED_MEMORY)
     except OSError as error:

@@ -36,14 +36,17 @@ MANY_OPERATIONS = 250_000
 SPARE_BYTES = 256 * 2**20
 
 
-def check_trials(lab: str, trials: Sequence[Trial], ranks: int) -> None:
-    """Check that the memory of GPUs of ``lab`` is free to be had, and fits the machine."""
+def check_trials(lab: str, trials: Sequence[Trial], ranks: int, *, shared: bool = True) -> None:
+    """Check that the memory of GPUs of ``lab`` is free to be had, and fits the machine.
+
+    ``shared``: workers may share it.
+    """
     if any(GPU_MEMORY.glob(f"uetemu.{lab}.*")):
         raise UserError(
             f"GPU memory of a lab named {lab} exists already in {GPU_MEMORY}; choose another --name"
         )
     for trial in trials:
-        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, shared=shared)
 
 
 def lab_name(scenario: str) -> str:
@@ -56,8 +59,8 @@ def lab_name(scenario: str) -> str:
 class Need:
     """The machine's memory that a run takes at its peak (octets), by who takes it.
 
-    ``gpus`` are the buffers of all GPUs, which are shared memory; ``endpoints`` and ``runner`` what
-    these have for themselves.
+    ``gpus`` are the buffers of all GPUs; ``endpoints`` and ``runner`` what these have for
+    themselves.
     """
 
     gpus: int
@@ -120,15 +123,19 @@ def check_memory(
     memory_octets: Sequence[int],
     operations: int = 0,
     pairs: int = 0,
+    *,
+    shared: bool = True,
 ) -> None:
-    """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine."""
+    """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine.
+
+    ``shared``: workers may share the GPUs' memory.
+    """
     need = Need.of(memory_octets, operations, pairs)
-    room = shutil.disk_usage(GPU_MEMORY).free
-    if need.gpus > room:
+    if shared and need.gpus > (room := shutil.disk_usage(GPU_MEMORY).free):
         raise UserError(
             f"a size of {format_size(size_bytes)} needs {_sized(need.gpus)} of GPU memory and "
-            f"{GPU_MEMORY} has {_sized(room)} free; use smaller sizes or fewer GPUs, or mount it "
-            "larger"
+            f"{GPU_MEMORY} has {_sized(room)} free; use smaller sizes or fewer GPUs, mount it "
+            "larger, or take --workers 1, which leaves it alone"
         )
     available = _available()
     if need.total > available:

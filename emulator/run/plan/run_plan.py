@@ -243,7 +243,7 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
     taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
     found = kind.check_machine(lab, switched=any(stage.switch is not None for stage in planned))
-    preflight.check_trials(lab, trials, least)
+    preflight.check_trials(lab, trials, least, shared=_may_share(request, processes))
     plan = RunPlan(
         request=request,
         lab=lab,
@@ -297,7 +297,13 @@ def _check_memory(plan: RunPlan, processes: Processes) -> None:
             [load.memory_octets[rank] for rank in here],
             load.operations * len(here) // len(gpus),
             pairs=load.pairs * len(here) // len(gpus),
+            shared=_may_share(plan.request, processes),
         )
+
+
+def _may_share(request: RunRequest, processes: Processes) -> bool:
+    """Return whether several workers of a machine may use the memory of one GPU."""
+    return processes.count == 1 and (request.parts is not None or request.workers != 1)
 
 
 def partition_of(plan: RunPlan) -> Partition:

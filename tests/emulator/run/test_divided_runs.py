@@ -131,7 +131,7 @@ def test_a_machine_needs_memory_for_the_ranks_on_it(
     monkeypatch.setattr(
         preflight,
         "check_memory",
-        lambda size, memory, operations, pairs: seen.append((len(memory), operations)),
+        lambda size, memory, operations, pairs, shared: seen.append((len(memory), operations)),
     )
     operations = weighed(whole).loads[0].operations
     assert seen.pop() == (8, operations)

@@ -437,8 +437,8 @@ class Executor:
         if remote is None:
             remote = self._far_views[peer] = self._scale_up_memories[peer].view()
         at, far = int(rows[row + AT]), int(rows[row + FAR])
-        crc = crc32c(self._memory.octets[at : at + octets])
         remote[far : far + octets] = self._view[at : at + octets]
+        crc = crc32c(self._memory.octets[at : at + octets])  # cheaper once the copy has read them
         self._copied(nvlink, index, crc, free, there)
         return octets
 
@@ -450,8 +450,8 @@ class Executor:
         remote = self._scale_up_memories[int(rows[row + PEER])].octets[at : at + len(local)]
         crc = 0
         for part in slices(len(local)):
-            crc = crc32c(local[part], crc)
             np.copyto(remote[part], local[part])
+            crc = crc32c(local[part], crc)  # cheaper once the copy has read them
             yield part.stop - part.start
         self._copied(nvlink, index, crc, free, there)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from emulator import scenario
@@ -21,6 +24,14 @@ def test_only_the_backend_of_a_cluster_carries_runs(network: str) -> None:
     with pytest.raises(UserError, match=f"is the {network} network of a cluster"):
         preflight.check_network(cluster.network_named(network))
     preflight.check_network(catalogue.load("cluster_storage"))
+
+
+def test_one_worker_needs_no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(UserError, match=r"/dev/shm has 0\.00 MiB free.* or take --workers 1"):
+        preflight.check_memory(2**20, [2**20])
+    preflight.check_memory(2**20, [2**20], shared=False)
 
 
 def test_pairs_that_talk_are_counted_once_a_direction() -> None:

@@ -1,10 +1,10 @@
-"""GPU memory: one file, many mappings, named buffers."""
+"""GPU memory: named buffers in a file with many mappings, or in one process alone."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,20 @@ def test_every_mapping_sees_the_same_data(path: Path) -> None:
     assert not theirs.array("in").any()
     at = layout.locate(Region("out", 4, 4))
     assert bytes(theirs.view()[at : at + 4]) == np.float32(1).tobytes()
+
+
+def test_private_memory_is_zero_keeps_its_contents_and_has_no_file(path: Path) -> None:
+    memory = GpuMemory.private(path, 1 << 20)
+    memory.lay_out(Layout({"in": 5000}), reserve=True)
+    assert not memory.octets.any()
+    memory.array("in")[:] = 1
+    memory.lay_out(Layout({"in": 5000, "out": 8000}), reserve=True)
+    assert memory.array("in").all()
+    assert not memory.array("out").any()
+    memory.clear()
+    assert not memory.octets.any()
+    assert not path.exists()
+    memory.unlink()
 
 
 def test_clear_gives_zeros_in_all_mappings(path: Path) -> None:
@@ -98,7 +112,10 @@ def test_more_than_the_machine_has_is_refused_before_the_run(path: Path) -> None
         memory.lay_out(Layout({"in": whole}), reserve=True)
 
 
-def test_more_than_a_process_can_map_is_refused_and_leaves_nothing(path: Path) -> None:
+@pytest.mark.parametrize("make", [GpuMemory.create, GpuMemory.private])
+def test_more_than_a_process_can_map_is_refused_and_leaves_nothing(
+    path: Path, make: Callable[[Path, int], GpuMemory]
+) -> None:
     with pytest.raises(UserError, match="no room"):
-        GpuMemory.create(path, 1 << 47)
+        make(path, 1 << 47)
     assert not path.exists()
