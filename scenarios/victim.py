@@ -50,6 +50,7 @@ from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from emulator.transports.wire_cost import WireCost
 from scenarios.workloads.flows import (
+    WARMUPS,
     Flow,
     Shares,
     Traffic,
@@ -84,6 +85,7 @@ COLUMNS = (
 class Parameters(TrafficParameters):
     size: int = parameter(2**20, SIZE, help="octets of each flow of the incast")
     senders: tuple[int, ...] = parameter((8,), COUNT, many=True, help="N, a row for each")
+    alone: int = parameter(1, WARMUPS, help="0: no first row that has the victim alone")
 
 
 def topology(parameters: Parameters) -> str:
@@ -94,7 +96,8 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    return [_trial(parameters, topology, senders, seed) for senders in (0, *parameters.senders)]
+    rows = (0, *parameters.senders) if parameters.alone else parameters.senders
+    return [_trial(parameters, topology, senders, seed) for senders in rows]
 
 
 def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
