@@ -9,6 +9,7 @@ HOT = (
     "emulator/dataplane/model/fabric.py",
     "emulator/dataplane/model/packet.py",
     "emulator/dataplane/model/port.py",
+    "emulator/dataplane/model/port_counts.py",
     "emulator/dataplane/model/program.py",
     "emulator/dataplane/model/switch.py",
     "emulator/dataplane/model/tunnel.py",

@@ -13,7 +13,6 @@ those on the wire: preamble, FCS and inter-packet gap included (IEEE 802.3).
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from operator import mul
 from typing import Final, NamedTuple, Protocol
 
 from google_crc32c import extend
+from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from emulator.sim.event_queue import (
@@ -46,14 +46,86 @@ _BITS_PS: Final = 8 * 10**12
 _TYPE_AT: Final = 12
 _CONTROL_AT: Final = 14
 _MAC_CONTROL_TYPE: Final = b"\x88\x08"
-#: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
-_stamp: Final = struct.Struct("<QI").pack
+_WORD: Final = 0xFFFF_FFFF
+#: The polynomial of CRC32C, lowest power first.
+_CASTAGNOLI: Final = 0x82F6_3B78
 #: Compiled code looks names of other modules up in a dictionary.
 _crc32c: Final = extend
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none),
 #: and whether it was put ahead of others.
 Waiting = tuple[bytes, int, int, bool]
+
+
+def _crc_tables() -> vec[i64]:
+    """Return four tables: what an octet does to a CRC32C, with 0 to 3 octets of zeros behind it."""
+    tables: vec[i64] = vec[i64]()
+    for octet in range(256):
+        crc: i64 = octet
+        for _ in range(8):
+            crc = crc >> 1 ^ (_CASTAGNOLI if crc & 1 else 0)
+        tables = append(tables, crc)
+    for place in range(3 * 256):
+        crc = tables[place]
+        tables = append(tables, crc >> 8 ^ tables[crc & 0xFF])
+    return tables
+
+
+#: Of all lines.
+_TABLES: Final = _crc_tables()
+
+
+def _with_word(tables: vec[i64], crc: i64, word: i64) -> i64:
+    """Return ``crc``, which is not complemented, after four octets, lowest first."""
+    crc ^= word
+    return (
+        tables[768 + (crc & 0xFF)]
+        ^ tables[512 + (crc >> 8 & 0xFF)]
+        ^ tables[256 + (crc >> 16 & 0xFF)]
+        ^ tables[crc >> 24]
+    )
+
+
+class FrameCrc:
+    """The CRC32C of frames, before each of which stands when it began, and its length.
+
+    These are eight and four octets, lowest first: too few to call a library for.
+    """
+
+    __slots__ = ("_tables", "value")
+
+    def __init__(self) -> None:
+        self._tables: vec[i64] = _TABLES
+        self.value = 0
+
+    def add(self, began: i64, frame: bytes) -> None:
+        """Go on with ``frame``, which began at ``began`` (ps of the row)."""
+        tables = self._tables
+        crc = self.value ^ _WORD
+        octets: i64 = len(frame)
+        stamped = _with_word(tables, crc, began & _WORD)
+        stamped = _with_word(tables, stamped, began >> 32 & _WORD)
+        stamped = _with_word(tables, stamped, octets)
+        self.value = _crc32c(int(stamped ^ _WORD), frame)
+
+
+class Departures:
+    """Is told of each frame that has left its queue at the port of a line."""
+
+    def left(self, queue: int, octets: int, origin: int) -> None:
+        """A frame of ``octets`` on the wire, which came in by port ``origin`` (0: none), is out."""
+        raise NotImplementedError
+
+
+class DeparturesTold(Departures):
+    """Passes each departure on to ``tell``."""
+
+    def __init__(self, tell: Callable[[int, int, int], object]) -> None:
+        self._tell = tell
+
+    def left(self, queue: int, octets: int, origin: int) -> None:
+        """See :class:`Departures`."""
+        self._tell(queue, octets, origin)
 
 
 class PortWatch(Protocol):
@@ -129,13 +201,14 @@ class Line:
     At a switch with a pipeline that is one latency later; MAC control never waits for it (IEEE
     802.3 clause 31).
 
-    ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
-    is out of its queue.  ``crc`` is the CRC32C of the row's frames so far, with length and time.
+    ``idle`` is called when nothing waits any more, ``leaves`` is told of each frame that is out of
+    its queue.  ``crc`` is the CRC32C of the row's frames so far, with length and time.
     ``low_share`` of the link belongs to the last queue whatever waits above.
     """
 
     __slots__ = (
         "_counts",
+        "_crc",
         "_doomed",
         "_events",
         "_far",
@@ -164,7 +237,6 @@ class Line:
         "arriving",
         "before",
         "busy",
-        "crc",
         "cut",
         "delay_ps",
         "departing",
@@ -211,7 +283,7 @@ class Line:
         #: frames that have arrived, and are in the pipeline of the switch there
         self.in_pipeline = 0
         self.idle: Callable[[], None] | None = None
-        self.leaves: Callable[[int, int, int], None] | None = None
+        self.leaves: Departures | None = None
         #: marks a frame whose transmission begins
         self.marks: Callable[[bytes], bytes] | None = None
         self.queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(QUEUES))
@@ -226,7 +298,7 @@ class Line:
         self._times: dict[int, int] = {}
         #: the last time that was asked for, and of how many octets
         self._time, self._time_octets = 0, -1
-        #: what :attr:`leaves` was told, or will be, of the last frame
+        #: what ``leaves`` was told, or will be, of the last frame
         self._item: object = None
         self._item_queue = self._item_octets = self._item_origin = -1
         self._counts = LineCounts()
@@ -236,7 +308,12 @@ class Line:
         self.before = self._counts.tally()
         self.departing: PortWatch | None = None
         self.arriving: PortWatch | None = None
-        self.crc = 0
+        self._crc = FrameCrc()
+
+    @property
+    def crc(self) -> int:
+        """The CRC of the row's frames so far."""
+        return self._crc.value
 
     @property
     def counts(self) -> LineCounts:
@@ -312,7 +389,7 @@ class Line:
         if self._rows or self.counts.frames:
             self.past.append(self.crc)
         self._rows += 1
-        self.crc = 0
+        self._crc.value = 0
         self.before = self.counts.tally()
         now = self._events.now
         self._origin = now - now % PS
@@ -354,7 +431,7 @@ class Line:
         self.counts.in_queue += 1
         if self.idle is None:
             if self.leaves is not None:
-                self.leaves(queue, octets, origin)
+                self.leaves.left(queue, octets, origin)
         else:
             self.occupy(octets)
 
@@ -380,7 +457,7 @@ class Line:
             of_queue = self._counts.by_queue[queue]
             of_queue[0] += 1
             of_queue[1] += length
-        self.crc = _crc32c(_crc32c(self.crc, _stamp(now - self._origin, length)), frame)
+        self._crc.add(now - self._origin, frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
         if origin != self._item_origin or octets != self._item_octets or queue != self._item_queue:
@@ -408,7 +485,7 @@ class Line:
         self.busy = False
         if self.leaves is not None:
             queue, octets, origin = item
-            self.leaves(queue, octets, origin)
+            self.leaves.left(queue, octets, origin)
         if self.queued:
             self.serve()
         if not self.busy and self.idle is not None:
@@ -499,7 +576,7 @@ class Line:
                 frame, length, origin, _ = queue.popleft()
                 counts.in_queue_octets += len(frame)
                 if self.leaves is not None:
-                    self.leaves(number, length, origin)
+                    self.leaves.left(number, length, origin)
         self.queued = self._waiting = 0
         return octets
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from emulator.dataplane.switch.joined_ports import JoinedPorts
 from emulator.sim.event_queue import PS, EventQueue
-from emulator.sim.line import MAC_CONTROL, Line
+from emulator.sim.line import MAC_CONTROL, Departures, Line
 from topologies.model import CableEnd, Topology
 
 #: Words of a port: octets on the wire that have left; ps that it was paused; ps since when it is, 0
@@ -24,7 +24,7 @@ _WORDS = 3
 _WORD_BYTES = 8
 
 
-class _Sent:
+class _Sent(Departures):
     """Counts the octets that have left ``line`` in a word."""
 
     __slots__ = ("_at", "_line", "_words")
@@ -52,12 +52,12 @@ class LineRecord:
         """Return a record of all ports of ``topology``."""
         return cls([end for link in topology.links for end in link.ends])
 
-    def sent(self, line: Line) -> Callable[[int, int, int], None]:
-        """Return what ``line`` calls for each frame that has left it; MAC control is not counted.
+    def sent(self, line: Line) -> Departures:
+        """Return what ``line`` tells of each frame that has left it; MAC control is not counted.
 
         It is for lines of NICs: a switch counts its own frames.
         """
-        return _Sent(line, self._words, self._at[line.end] + _SENT).left
+        return _Sent(line, self._words, self._at[line.end] + _SENT)
 
     def stop(self, end: CableEnd, events: EventQueue) -> Callable[[bool], None]:
         """Return what is called when a pause stops the port ``end``, or lets it go on."""

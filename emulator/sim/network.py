@@ -29,6 +29,8 @@ from emulator.sim.line import (
     MAC_CONTROL,
     MEDIUM,
     QUEUES,
+    Departures,
+    DeparturesTold,
     Line,
     Waiting,
 )
@@ -92,7 +94,7 @@ class _Inlet:
             self._outlets.enqueue(out, self._index)
 
 
-class _Depths:
+class _Depths(Departures):
     """Takes what has left a switch's port off the depth of its queue, from ``at`` on."""
 
     __slots__ = ("_at", "_depths")
@@ -100,11 +102,11 @@ class _Depths:
     def __init__(self, depths: memoryview, at: int) -> None:
         self._depths, self._at = depths, at - HIGH
 
-    def leaves(self, queue: int, octets: int, origin: int) -> None:
+    def left(self, queue: int, octets: int, origin: int) -> None:
         self._depths[self._at + queue] -= octets
 
 
-class _PooledDepths:
+class _PooledDepths(Departures):
     """The same at a switch whose ports share ``pool``."""
 
     __slots__ = ("_at", "_depths", "_pool")
@@ -112,7 +114,7 @@ class _PooledDepths:
     def __init__(self, depths: memoryview, at: int, pool: SharedPool) -> None:
         self._depths, self._at, self._pool = depths, at - HIGH, pool
 
-    def leaves(self, queue: int, octets: int, origin: int) -> None:
+    def left(self, queue: int, octets: int, origin: int) -> None:
         at = self._at + queue
         self._pool.leave_queue(self._depths[at], octets)
         self._depths[at] -= octets
@@ -267,17 +269,17 @@ class Network:
         self._mark(asic, end, settings.marks)
         self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
         if self.pauses is not None and pausing:
-            line.leaves = self.pauses.leaves(end)
+            line.leaves = DeparturesTold(self.pauses.leaves(end))
             return
         if self.links is not None and self.links.credited(end):
-            line.leaves = self.links.leaves(end)
+            line.leaves = DeparturesTold(self.links.leaves(end))
             return
         port = asic.ports[str(end)]
         at, pool = port.index * PORT_WORDS + DEPTH, asic.state.pool(port.switch)
         if pool is None:
-            line.leaves = _Depths(asic.state.ports, at).leaves
+            line.leaves = _Depths(asic.state.ports, at)
         else:
-            line.leaves = _PooledDepths(asic.state.ports, at, pool).leaves
+            line.leaves = _PooledDepths(asic.state.ports, at, pool)
 
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take the switches' new settings; draws follow from ``seed``, if given.

@@ -27,7 +27,6 @@ from emulator.dataplane.dataplane import (
     Host,
     HostPort,
     Taken,
-    switch_words,
 )
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.kernel.port_counters import PortCounters
@@ -46,7 +45,6 @@ from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_fitting import fit, size_of
 from emulator.dataplane.switch.switch_port import switch_ports
-from emulator.dataplane.switch.virtual_state import DROPPED, NOW
 from emulator.dataplane.wires import Wires
 from topologies.model import CableEnd, Link, Node, Topology
 from topologies.routing.static_routes import (
@@ -287,6 +285,8 @@ class ModelFabric:
             for interface in self._counted:
                 interface.write()
             self._counted.clear()
+        if self._program is not None:
+            self._program.write_counts()
 
     # ------------------------------------------------------------------ cables
 
@@ -322,18 +322,15 @@ _LATER_FRAGMENT: Final = 0x1FFF
 class ModelEntrance:
     """Port ``interface`` of ``switch``, for what arrives there.
 
-    ``words`` are those that the switch program shares, with the place of its switch in them; None:
-    there is no program.  ``without_carrier`` are the ports of the switch that have none now.
+    ``without_carrier`` are the ports of the switch that have none now.
     """
 
     __slots__ = (
         "_account",
-        "_dropped_at",
+        "_counts",
         "_interface",
-        "_now_at",
         "_switch",
         "_without_carrier",
-        "_words",
     )
 
     def __init__(
@@ -341,20 +338,21 @@ class ModelEntrance:
         interface: ModelInterface,
         switch: ModelSwitch,
         account: Account,
-        words: tuple[memoryview, int] | None,
         without_carrier: Collection[CableEnd],
     ) -> None:
         self._interface, self._switch = interface, switch
         self._account, self._without_carrier = account, without_carrier
-        self._words, at = (memoryview(bytearray(24)).cast("Q"), 0) if words is None else words
-        self._now_at, self._dropped_at = at + NOW, at + DROPPED
+        #: None: there is no program
+        self._counts = None if interface.program is None else interface.program.of_switch
 
     def enter(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
         """Bring ``frame`` into the switch; return what comes out at its ports."""
-        account, words = self._account, self._words
+        account, counts = self._account, self._counts
         account.injected += 1
-        words[self._now_at] = now_ns
-        dropped = words[self._dropped_at]
+        dropped = 0
+        if counts is not None:
+            counts.begin(now_ns)
+            dropped = counts.dropped
         out = self._switch.arrive(self._interface, frame)
         if out:
             account.delivered += 1
@@ -364,7 +362,7 @@ class ModelEntrance:
 
     def _count_lost(self, dropped: int) -> None:
         reason = self._switch.reason
-        if self._words[self._dropped_at] != dropped:
+        if self._counts is not None and self._counts.dropped != dropped:
             reason = "switch"
         if reason is None and self._without_carrier:
             reason = NO_CARRIER
@@ -377,8 +375,8 @@ class ModelEntrance:
 class ModelFrames:
     """The way of frames through the nodes of ``fabric``."""
 
-    def __init__(self, fabric: ModelFabric, asic: FabricAsic | None) -> None:
-        self._fabric, self._asic = fabric, asic
+    def __init__(self, fabric: ModelFabric) -> None:
+        self._fabric = fabric
         self.account = Account()
         self._hosts: list[ModelHostPort] = []
 
@@ -388,7 +386,6 @@ class ModelFrames:
             self._fabric.interface(end),
             self._fabric.switches[end.node],
             self.account,
-            switch_words(self._asic, end),
             without_carrier,
         ).enter
 
@@ -528,7 +525,7 @@ class ModelDataplane:
 
     def frames(self, worker: int) -> ModelFrames:
         """Return the way of frames through the nodes."""
-        return ModelFrames(self.cables, self.asic)
+        return ModelFrames(self.cables)
 
     def follow(self) -> list[NodeChange]:
         """Return a list to which all that changes the nodes from now on is added."""

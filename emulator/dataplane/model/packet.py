@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from librt.strings import BytesWriter, read_i16_be, read_i64_be, write_i16_be, write_i64_be
+
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
 from uet.wire.codes import UDP_PORT as UET_UDP_PORT
 
@@ -17,11 +19,11 @@ _SMALLEST_IPV4_HEADER: Final = 20
 _ECN: Final = 3
 _word: Final = struct.Struct("!H")
 _IPV4: Final = b"\x08\x00"
+_IPV4_TYPE: Final = 0x0800
 _IPV6: Final = b"\x86\xdd"
 _IP_IN_IP, _UDP, _PORTS, _VXLAN = 4, 17, 4, 8 + 8
 _IPV4_WITHOUT_OPTIONS: Final = 0x45
 _LATER_FRAGMENT: Final = 0x1FFF
-_OCTETS: Final = [bytes((number,)) for number in range(256)]
 _TRANSPORT_PORTS = frozenset({UET_UDP_PORT, 4791})  # that of RoCEv2, as IANA has it
 
 
@@ -69,7 +71,7 @@ def plain_payload(frame: bytes) -> int:
     if octets < ETHERNET + _SMALLEST_IPV4_HEADER or frame[14] != _IPV4_WITHOUT_OPTIONS:
         return -1
     total = frame[16] << 8 | frame[17]
-    if _SMALLEST_IPV4_HEADER <= total <= octets - ETHERNET and frame[12:14] == _IPV4:
+    if _SMALLEST_IPV4_HEADER <= total <= octets - ETHERNET and read_i16_be(frame, 12) == _IPV4_TYPE:
         return total - _SMALLEST_IPV4_HEADER
     return -1
 
@@ -191,15 +193,13 @@ def next_hop(frame: bytes, macs: bytes) -> bytes:
         checksum -= 0xFFFF
     elif checksum == 0xFFFF:
         checksum = 0
+    head = BytesWriter()
+    head.write(macs)
+    write_i64_be(head, read_i64_be(frame, 12))
+    write_i16_be(head, read_i16_be(frame, 20))
+    head.append(frame[22] - 1)
+    head.append(frame[23])
+    head.append(checksum >> 8)
+    head.append(checksum & 0xFF)
     end = ETHERNET + (frame[16] << 8 | frame[17])
-    return b"".join(
-        [
-            macs,
-            frame[12:22],
-            _OCTETS[frame[22] - 1],
-            frame[23:24],
-            _OCTETS[checksum >> 8],
-            _OCTETS[checksum & 0xFF],
-            frame[26:] if end >= len(frame) else frame[26 : max(end, 26)],
-        ]
-    )
+    return head.getvalue() + (frame[26:] if end >= len(frame) else frame[26 : max(end, 26)])

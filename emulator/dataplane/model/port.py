@@ -21,6 +21,13 @@ from emulator.dataplane.model.packet import (
     traffic_of,
     trimmed,
 )
+from emulator.dataplane.model.port_counts import (
+    CLASS_WORDS,
+    CLASSES_AT,
+    QUEUE_WORDS,
+    QUEUES_AT,
+    SwitchCounts,
+)
 from emulator.dataplane.model.program import ModelProgram, ModelRules, PauseLimits
 from emulator.dataplane.switch.balancing import (
     FIRST_IN_PYTHON,
@@ -30,8 +37,6 @@ from emulator.dataplane.switch.balancing import (
 )
 from emulator.dataplane.switch.bpf.layout import (
     ALPHA_SHIFT,
-    BINS,
-    CLASS_COUNTERS,
     FAULTS_ARRIVALS,
     FAULTS_DEPARTURES,
     FLOWLET,
@@ -39,11 +44,8 @@ from emulator.dataplane.switch.bpf.layout import (
     PAUSE_STATE,
     POOL,
     PORT_STATE_BYTES,
-    QUEUE_STATE,
     SLOPE_SHIFT,
-    STATE_HEAD,
     VIRTUAL_PORT,
-    VIRTUAL_SWITCH,
     WITHOUT_CARRIER,
     DropReason,
     Queue,
@@ -74,13 +76,6 @@ _MARK_DRAWS: Final = 4
 _FAULT_DRAWS: Final = 5
 _HASH_DRAWS: Final = 6
 _BURST: Final = 1 << 32  # of the first word: the lock is below
-_QUEUES_AT: Final = STATE_HEAD.size // _WORD
-_QUEUE_WORDS: Final = QUEUE_STATE.size // _WORD
-_BINS: Final = int(BINS)
-_CLASSES_AT: Final = _QUEUES_AT + len(Queue) * _QUEUE_WORDS
-_CLASS_WORDS: Final = CLASS_COUNTERS.size // _WORD
-_PACKETS: Final = 0
-_OCTETS: Final = 1
 _MARKED: Final = 2
 _TRIMMED: Final = 3
 _CORRUPTED: Final = 4
@@ -91,10 +86,6 @@ _DROPS: Final = 8
 _VIRTUAL_WORDS: Final = VIRTUAL_PORT.size // _WORD
 _OVERTAKES: Final = 3
 _PEAK: Final = 4
-_SWITCH_WORDS: Final = VIRTUAL_SWITCH.size // _WORD
-_NOW: Final = 0
-_PASSED: Final = 1
-_DROPPED: Final = 2
 _PAUSE_WORDS: Final = PAUSE_STATE.size // _WORD
 _HELD: Final = 0
 _DEEPEST: Final = 1
@@ -134,8 +125,9 @@ class ModelPort:
         self._at = index * _PORT_WORDS
         self._virtual = program.virtual_ports.mapped().cast("Q")
         self._depth_at = index * _VIRTUAL_WORDS
-        self._switches = program.virtual_switches.mapped().cast("Q")
-        self._switch_at = switch * _SWITCH_WORDS
+        self._counts = program.port_counts(index)
+        #: what all ports of the switch count together
+        self.of_switch: SwitchCounts = program.switch_counts(switch)
         self._flowlets = program.flowlets.mapped().cast("Q")
         self._holds = program.pause_states.mapped().cast("q")
         self._pools = program.virtual_pools.mapped().cast("Q")
@@ -196,7 +188,7 @@ class ModelPort:
             at = self._at + _HASH_DRAWS
             number = self._state[at]
             self._state[at] = number + 1
-            now = self._switches[self._switch_at + _NOW]
+            now = int(self.of_switch.now)
             arrival = Arrival(unsigned(flow), number, unsigned(rules.seed), now)
             return chosen_in_python(method, arrival)
         return flow >> 32 & _HALF
@@ -214,7 +206,7 @@ class ModelPort:
     def _flowlet_hash(self, rules: ModelRules, flow: i64) -> i64:
         place = rules.switch * FLOWLETS + (flow & FLOWLETS - 1)
         at, words = place * _FLOWLET_WORDS, self._flowlets
-        now = self._switches[self._switch_at + _NOW]
+        now = self.of_switch.now
         if now - words[at] > rules.flowlet_gap:
             words[at + 1] += 1
         words[at] = now
@@ -263,13 +255,10 @@ class ModelPort:
                 self._count_drop(number, DropReason.HEADROOM)
                 self._swallow()
                 return
-        state, base, virtual = self._state, self._at, self._virtual
+        counts, virtual = self._counts, self._virtual
         depth_at = self._depth_at + queue
         depth: int = virtual[depth_at]
-        queue_at = base + _QUEUES_AT + queue * _QUEUE_WORDS
-        counters = base + _CLASSES_AT + number * _CLASS_WORDS
-        bin_ = depth >> rules.bin_shift
-        state[queue_at + 2 + (bin_ if bin_ < _BINS else _BINS - 1)] += 1
+        counts.find(queue, depth, rules.bin_shift)
         deeper = depth + octets
         shared = self._shared(of_class.alpha, depth, deeper) if of_class.alpha else 0
         if (
@@ -278,19 +267,16 @@ class ModelPort:
             and turn != _TRIMMED_PASS
             and (packet := parse(frame)).payload > rules.trim_payload
         ):
-            state[queue_at] = depth
-            state[counters + _TRIMMED] += 1
+            self._count(number, _TRIMMED)
             cut = trimmed(frame, packet, rules.trim_payload, rules.trimmed_dscp)
             self.leave(cut, origin, out, _TRIMMED_PASS)
             return
         if of_class.limit and deeper > of_class.limit:
-            state[queue_at] = depth
-            state[counters + _DROPS + DropReason.TAIL] += 1
+            self._count_drop(number, DropReason.TAIL)
             self._swallow()
             return
         if shared < 0:
-            state[queue_at] = depth
-            state[counters + _DROPS + DropReason.POOL] += 1
+            self._count_drop(number, DropReason.POOL)
             self._swallow()
             return
         if (
@@ -299,16 +285,12 @@ class ModelPort:
             and traffic & 3 in (1, 2)
             and (depth >= of_class.mark_all or self._draws_mark(rules, depth, number))
         ):
-            state[counters + _MARKED] += 1
+            self._count(number, _MARKED)
             frame = marked(frame, parse(frame))
-        state[queue_at] = deeper
         virtual[depth_at] = deeper
         if queue == _LOW and deeper > virtual[self._depth_at + _PEAK]:
             virtual[self._depth_at + _PEAK] = deeper
-        if deeper > state[queue_at + 1]:
-            state[queue_at + 1] = deeper
-        state[counters + _PACKETS] += 1
-        state[counters + _OCTETS] += octets
+        counts.take(queue, deeper, number, octets)
         if shared:
             self._take(shared)
         if limits is not None:
@@ -318,7 +300,7 @@ class ModelPort:
                 frame, parse(frame), rules, number, shared=True
             )
             if lost:
-                state[counters + _LOST] += octets
+                self._count(number, _LOST, octets)
                 virtual[depth_at] -= octets
                 if of_class.alpha:
                     self._pools[self._pool_at + _USED] -= self._beyond(deeper, depth)
@@ -329,7 +311,7 @@ class ModelPort:
             frame = struck
             if twice:
                 self.leave(frame, origin, out, _DUPLICATE_PASS)
-        self._switches[self._switch_at + _PASSED] += 1
+        self.of_switch.passed += 1
         out.append(frame)
 
     def _draws_mark(self, rules: ModelRules, depth: int, number: int) -> bool:
@@ -351,7 +333,7 @@ class ModelPort:
         ``shared``: the engine puts frames ahead that the port counts as overtaking.
         """
         faults, seed, state = rules.faults, rules.seed, self._state
-        counters = self._at + _CLASSES_AT + number * _CLASS_WORDS
+        counters = self._at + CLASSES_AT + number * CLASS_WORDS
         at = self._at + _FAULT_DRAWS
         drawn = state[at]
         state[at] = drawn + 1
@@ -394,11 +376,12 @@ class ModelPort:
         if rules.classes[number].queue != _LOW:
             return
         octets = max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
-        if self._state[self._at + _QUEUES_AT + _LOW * _QUEUE_WORDS] <= octets:
+        self._program.write_counts()
+        if self._state[self._at + QUEUES_AT + _LOW * QUEUE_WORDS] <= octets:
             return
         if shared:
             self._virtual[self._depth_at + _OVERTAKES] += 1
-        self._state[self._at + _CLASSES_AT + number * _CLASS_WORDS + _REORDERED] += 1
+        self._state[self._at + CLASSES_AT + number * CLASS_WORDS + _REORDERED] += 1
 
     # ------------------------------------------------------------------ counts
 
@@ -407,10 +390,13 @@ class ModelPort:
         return rules.class_of[packet.traffic] if packet.version else _OTHER
 
     def _swallow(self) -> None:
-        self._switches[self._switch_at + _DROPPED] += 1
+        self.of_switch.dropped += 1
+
+    def _count(self, number: int, word: int, more: int = 1) -> None:
+        self._state[self._at + CLASSES_AT + number * CLASS_WORDS + word] += more
 
     def _count_drop(self, number: int, reason: DropReason) -> None:
-        self._state[self._at + _CLASSES_AT + number * _CLASS_WORDS + _DROPS + reason] += 1
+        self._count(number, _DROPS + reason)
 
     def _count_swallowed(self, rules: ModelRules, number: int) -> None:
         unplugged = rules.faults.black_hole & WITHOUT_CARRIER

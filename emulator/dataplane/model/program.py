@@ -13,6 +13,7 @@ from ipaddress import IPv4Network
 
 from mypy_extensions import i64
 
+from emulator.dataplane.model.port_counts import PortCounts, SwitchCounts
 from emulator.dataplane.switch.balancing import Balancing
 from emulator.dataplane.switch.bpf.layout import (
     CLASS,
@@ -48,22 +49,27 @@ from emulator.words import word_of
 class ArrayTable:
     """``entries`` values of ``value_bytes`` octets each; keys are their numbers.
 
-    ``written`` is called with a number after :meth:`put` has written its value.
+    ``written`` is called with a number after :meth:`put` has written its value, ``before`` before
+    anybody looks at a value or writes one.
     """
 
     def __init__(
-        self, entries: int, value_bytes: int, written: Callable[[int], None] | None = None
+        self,
+        entries: int,
+        value_bytes: int,
+        written: Callable[[int], None] | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
         self.entries, self.value_bytes = entries, value_bytes
         # Workers that are forked later share it.  Pages take no room until they are written, unlike
         # a bytearray's: of the ports of other processes most never are.
         self._octets = mmap.mmap(-1, max(1, entries * value_bytes))
-        self._written = written
+        self._written, self._before = written, before
 
     def get(self, key: bytes, *, flags: int = 0) -> bytes:
         """The value at ``key``.  Raises OSError (ENOENT) if there is none."""
         at = self._number(key) * self.value_bytes
-        return bytes(self._octets[at : at + self.value_bytes])
+        return bytes(self._current()[at : at + self.value_bytes])
 
     def put(self, key: bytes, value: bytes, *, flags: int = 0) -> None:
         """Write ``value`` at ``key``.  Raises OSError (E2BIG) if there is no such place."""
@@ -71,7 +77,7 @@ class ArrayTable:
         if len(value) != self.value_bytes:
             raise ValueError(f"{len(value)} octets for a table of {self.value_bytes}")
         at = number * self.value_bytes
-        memoryview(self._octets)[at : at + self.value_bytes] = value
+        memoryview(self._current())[at : at + self.value_bytes] = value
         if self._written is not None:
             self._written(number)
 
@@ -81,13 +87,13 @@ class ArrayTable:
 
     def first(self, count: int, *, flags: int = 0) -> bytearray:
         """The values of keys 0 to ``count`` - 1, one after the other."""
-        return bytearray(self._octets[: count * self.value_bytes])
+        return bytearray(self._current()[: count * self.value_bytes])
 
     def read_first(self, count: int, values: bytearray, *, flags: int = 0) -> None:
         """Read entries into ``values`` as :meth:`first` does."""
         if len(values) != count * self.value_bytes:
             raise ValueError(f"{len(values)} octets for {count} values")
-        values[:] = memoryview(self._octets)[: len(values)]
+        values[:] = memoryview(self._current())[: len(values)]
 
     def all_keys(self) -> list[bytes]:
         """The numbers of all values."""
@@ -95,7 +101,13 @@ class ArrayTable:
 
     def mapped(self) -> memoryview:
         """Return the memory itself: who writes there writes the table."""
-        return memoryview(self._octets)[: self.entries * self.value_bytes]
+        return memoryview(self._current())[: self.entries * self.value_bytes]
+
+    def _current(self) -> mmap.mmap:
+        """Return the memory with all that was counted."""
+        if self._before is not None:
+            self._before()
+        return self._octets
 
     def _number(self, key: bytes, absent: int = errno.ENOENT) -> int:
         number = int.from_bytes(key, sys.byteorder)
@@ -282,6 +294,7 @@ class PortTables:
 
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _MAPPED_BITS, _SWITCH_BITS = 96, 32
+_WORD_BYTES = 8
 
 
 class BalancedRoute:
@@ -314,7 +327,11 @@ class ModelProgram:
         #: by switch and network; None: to be made of the table
         self._networks: dict[tuple[int, IPv4Network], BalancedRoute] | None = {}
         self.settings = ArrayTable(ports, PORT_SETTINGS_BYTES, self._settings_written)
-        self.ports = ArrayTable(ports, PORT_STATE_BYTES)
+        #: counts that the tables of ports and switches do not have yet
+        self._unwritten: list[PortCounts] = []
+        self._unwritten_of_switches: list[SwitchCounts] = []
+        self._of_switches: dict[int, SwitchCounts] = {}
+        self.ports = ArrayTable(ports, PORT_STATE_BYTES, before=self.write_counts)
         self.routes = HashTable(size.prefixes, self._route_changed)
         self.flowlets = ArrayTable(size.switches * FLOWLETS, FLOWLET.size)
         self.pause_rules = ArrayTable(ports, PAUSE_RULES.size, self._pauses_written)
@@ -322,7 +339,9 @@ class ModelProgram:
         self.pause_counts = ArrayTable(ports, PAUSE_COUNTS.size)
         self.waiting_octets = HashTable(0)
         self.virtual_pools = ArrayTable(size.switches, POOL.size)
-        self.virtual_switches = ArrayTable(size.switches, VIRTUAL_SWITCH.size)
+        self.virtual_switches = ArrayTable(
+            size.switches, VIRTUAL_SWITCH.size, before=self.write_counts
+        )
         self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
 
     def of_port(self, index: int) -> PortTables:
@@ -331,6 +350,31 @@ class ModelProgram:
         if found is None:
             found = self._of_ports[index] = PortTables()
         return found
+
+    def port_counts(self, index: int) -> PortCounts:
+        """Return counts of port ``index``, nothing yet."""
+        at = index * (PORT_STATE_BYTES // _WORD_BYTES)
+        return PortCounts(self._unwritten, self.ports.mapped().cast("Q"), at)
+
+    def switch_counts(self, number: int) -> SwitchCounts:
+        """Return the counts of a switch, which all its ports have in common."""
+        found = self._of_switches.get(number)
+        if found is None:
+            words = self.virtual_switches.mapped().cast("Q")
+            at = number * (VIRTUAL_SWITCH.size // _WORD_BYTES)
+            found = self._of_switches[number] = SwitchCounts(self._unwritten_of_switches, words, at)
+        return found
+
+    def write_counts(self) -> None:
+        """Let the tables, and so other processes, have all that was counted."""
+        if self._unwritten:
+            for port in self._unwritten:
+                port.write()
+            self._unwritten.clear()
+        if self._unwritten_of_switches:
+            for switch in self._unwritten_of_switches:
+                switch.write()
+            self._unwritten_of_switches.clear()
 
     def rules(self, index: int) -> ModelRules:
         """Return the settings of port ``index``."""

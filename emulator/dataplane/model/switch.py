@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 
+from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from emulator.dataplane.kernel.kernel_objects import VXLAN_UDP_PORT
@@ -256,6 +257,7 @@ def _turned(word: int, bits: int) -> int:
 
 
 _IPV4: Final = b"\x08\x00"
+_IPV4_TYPE: Final = 0x0800
 _ETHERNET: Final = 14
 _GROUP: Final = 1
 _OWN: Final = "lo"  # of packets that the switch sends itself
@@ -629,10 +631,10 @@ class ModelSwitch:
     def _route(
         self, came: ModelInterface, interface: str, frame: bytes, origin: int, hash_: int | None
     ) -> None:
-        source, destination = frame[26:30], frame[30:34]
-        if frame[12:14] != _IPV4:
+        if read_i16_be(frame, 12) != _IPV4_TYPE:
             self.reason = NOT_FOR_IT
             return
+        source, destination = frame[26:30], frame[30:34]
         known = self._known.get(destination)
         if known is None and destination in self._local:
             self._open(frame, origin)

@@ -219,7 +219,7 @@ class LinkEnd:
             self._launch(queue, octets)
         line.busy = False
         if line.leaves is not None:
-            line.leaves(*item)
+            line.leaves.left(*item)
         self._proceed()
 
     def _launch(self, queue: int, octets: int) -> None:

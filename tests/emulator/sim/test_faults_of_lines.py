@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from emulator.sim.event_queue import PS, EventQueue
-from emulator.sim.line import HIGH, LOW, Line
+from emulator.sim.line import HIGH, LOW, DeparturesTold, Line
 from topologies.model import CableEnd
 
 GBPS = 10**9
@@ -29,7 +29,7 @@ class Cable:
     def __post_init__(self) -> None:
         self.line = Line(self.events, 1, CableEnd("s0", "p0"), rate_bps=RATE, delay_ns=DELAY_NS)
         self.line.far = lambda frame: self.arrived.append(self.events.now // PS)
-        self.line.leaves = lambda *item: self.left.append(item)
+        self.line.leaves = DeparturesTold(lambda *item: self.left.append(item))
 
     def at(self, ns: int, act: Callable[[], object]) -> None:
         self.asked += 1

@@ -31,7 +31,7 @@ class Switched:
     def sent(self, port: str, destination: str) -> list[str]:
         """Return where a frame to the MAC address leaves that comes in by ``port``."""
         node, _, name = port.partition(":")
-        enter = ModelFrames(self.fabric, None).entrance(CableEnd(node, name), [ANY_PORT])
+        enter = ModelFrames(self.fabric).entrance(CableEnd(node, name), [ANY_PORT])
         out = enter(octets_of(destination) + bytes(60), 0)
         return [str(self.wires.end_of(wire)) for wire, _ in out]
 
@@ -73,7 +73,7 @@ def test_vlans_of_one_bridge_have_carrier_together(vlans: str, reason: str) -> N
     up = topology.node("rail0").port("up0")
     source = bytes(4)
     packet = b"\x45" + bytes(7) + b"\x40\x11" + bytes(2) + source + address.ip.packed + bytes(28)
-    frames = ModelFrames(fabric.fabric, None)
+    frames = ModelFrames(fabric.fabric)
     enter = frames.entrance(CableEnd("rail0", "up0"), [CableEnd("rail0", "down0")])
     assert not enter(octets_of(up.mac) + bytes(6) + b"\x08\x00" + packet, 0)
     assert frames.account.dropped == {f"rail0: {reason}": 1}
