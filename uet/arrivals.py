@@ -61,6 +61,8 @@ _ROD_CC: Final = int(PacketType.ROD_CC_REQ)
 _ORDERED: Final = frozenset({_ROD, _ROD_CC})
 _CREDITED: Final = frozenset({_RUD_CC, _ROD_CC})
 _NACK_CODE_SHIFT: Final = headers.NACK.shift("nack_code")
+_ACK_TYPES: Final = ACK_TYPES
+_ECN_CE: Final = int(ECN_CE)
 _TSS: Final = int(PacketType.TSS)
 _CP: Final = int(PacketType.CP)
 _RUDI_REQ: Final = int(PacketType.RUDI_REQ)
@@ -281,7 +283,7 @@ class FepArrivals:
         if peer is None:
             self._counts["rx_drop_unknown_peer"] += 1
             return
-        marked = tos & 3 == ECN_CE
+        marked = tos & 3 == _ECN_CE
         packet = frame if end == len(frame) else frame[:end]
         kind = packet[at] >> 3
         if tos >> 2 in self._trimmed:
@@ -321,7 +323,7 @@ class FepArrivals:
         if end < at + least:
             self._counts["rx_drop_truncated"] += 1
             return
-        if kind in ACK_TYPES:
+        if kind in _ACK_TYPES:
             id_at = at + _ACK_DPDCID_AT
             pdc = self._by_id.get(packet[id_at] << 8 | packet[id_at + 1])
             if pdc is None or pdc.peer is not peer or pdc.sdi != sdi:

@@ -25,16 +25,23 @@ _WORD_BYTES = 8
 
 
 class _Sent(Departures):
-    """Counts the octets that have left ``line`` in a word."""
+    """Counts the octets that have left ``line``, for the word at ``at`` of ``words``."""
 
-    __slots__ = ("_at", "_line", "_words")
+    __slots__ = ("_at", "_line", "_octets", "_words")
 
     def __init__(self, line: Line, words: memoryview, at: int) -> None:
         self._line, self._words, self._at = line, words, at
+        #: what the word does not have yet
+        self._octets = 0
 
     def left(self, queue: int, octets: int, origin: int) -> None:
         if queue != MAC_CONTROL and not self._line.cut:
-            self._words[self._at] += octets
+            self._octets += octets
+
+    def write(self) -> None:
+        if self._octets:
+            self._words[self._at] += self._octets
+            self._octets = 0
 
 
 class LineRecord:
@@ -42,6 +49,7 @@ class LineRecord:
 
     def __init__(self, ends: Sequence[CableEnd]) -> None:
         self.names = [str(end) for end in ends]
+        self._sent: list[_Sent] = []
         self._at = {end: number * _WORDS for number, end in enumerate(ends)}
         #: what other processes note, where this process has not all ports
         self.joined: JoinedPorts | None = None
@@ -57,7 +65,14 @@ class LineRecord:
 
         It is for lines of NICs: a switch counts its own frames.
         """
-        return _Sent(line, self._words, self._at[line.end] + _SENT)
+        sent = _Sent(line, self._words, self._at[line.end] + _SENT)
+        self._sent.append(sent)
+        return sent
+
+    def write(self) -> None:
+        """Let the driver see what lines of this process have sent."""
+        for sent in self._sent:
+            sent.write()
 
     def stop(self, end: CableEnd, events: EventQueue) -> Callable[[bool], None]:
         """Return what is called when a pause stops the port ``end``, or lets it go on."""
@@ -74,6 +89,7 @@ class LineRecord:
 
     def values(self, now_ps: int) -> npt.NDArray[np.int64]:
         """Return a row for each port at ``now_ps``: octets sent, and ns that it was paused."""
+        self.write()
         words = np.frombuffer(self._words, np.int64)[: len(self.names) * _WORDS]
         table = words.reshape(-1, _WORDS)
         since = table[:, _SINCE]

@@ -11,6 +11,8 @@ from emulator.dataplane.account import Account
 from emulator.dataplane.dataplane import Dataplane, Enter, Frames, Host
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.dataplane.model.port_counts import PortDepths
+from emulator.dataplane.model.program import ModelProgram
 from emulator.dataplane.switch.fabric_asic import FabricAsic
 from emulator.dataplane.switch.switch_fitting import has_tunnels
 from emulator.dataplane.switch.virtual_state import (
@@ -106,6 +108,18 @@ class _Depths(Departures):
         self._depths[self._at + queue] -= octets
 
 
+class _ModelDepths(Departures):
+    """The same at a modelled switch."""
+
+    __slots__ = ("_depths",)
+
+    def __init__(self, depths: PortDepths) -> None:
+        self._depths = depths
+
+    def left(self, queue: int, octets: int, origin: int) -> None:
+        self._depths.take_off(queue - HIGH, octets)
+
+
 class _PooledDepths(Departures):
     """The same at a switch whose ports share ``pool``."""
 
@@ -164,12 +178,18 @@ class Network:
         by_index = {wires.index(end): line for end, line in self.lines.items()}
         self.outlets = Outlets(by_index, tunnels=has_tunnels(self.topology))
         self.frames: Frames = lab.frames(worker)
-        events.at_rest = self.frames.rest
+        events.at_rest = self._rest
         try:
             self._join()
         except BaseException:
             self.close()
             raise
+
+    def _rest(self) -> None:
+        """Let other processes, and whoever samples, see what was counted."""
+        self.frames.rest()
+        if self._record is not None:
+            self._record.write()
 
     def _line(self, link: Link, end: CableEnd) -> Line:
         """Return the line that leads from ``end`` of ``link``."""
@@ -268,18 +288,22 @@ class Network:
             return
         self._mark(asic, end, settings.marks)
         self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
+        port, alone = asic.ports[str(end)], False
+        program, pool = asic.program, asic.state.pool(port.switch)
+        depths = program.depths(port.index) if isinstance(program, ModelProgram) else None
+        at = port.index * PORT_WORDS + DEPTH
         if self.pauses is not None and pausing:
             line.leaves = DeparturesTold(self.pauses.leaves(end))
-            return
-        if self.links is not None and self.links.credited(end):
+        elif self.links is not None and self.links.credited(end):
             line.leaves = DeparturesTold(self.links.leaves(end))
-            return
-        port = asic.ports[str(end)]
-        at, pool = port.index * PORT_WORDS + DEPTH, asic.state.pool(port.switch)
-        if pool is None:
+        elif pool is not None:
+            line.leaves = _PooledDepths(asic.state.ports, at, pool)
+        elif depths is None or settings.marks is not None:
             line.leaves = _Depths(asic.state.ports, at)
         else:
-            line.leaves = _PooledDepths(asic.state.ports, at, pool)
+            line.leaves, alone = _ModelDepths(depths), True
+        if depths is not None:
+            depths.keep(alone)
 
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take the switches' new settings; draws follow from ``seed``, if given.

@@ -85,7 +85,6 @@ _LOST: Final = 7
 _DROPS: Final = 8
 _VIRTUAL_WORDS: Final = VIRTUAL_PORT.size // _WORD
 _OVERTAKES: Final = 3
-_PEAK: Final = 4
 _PAUSE_WORDS: Final = PAUSE_STATE.size // _WORD
 _HELD: Final = 0
 _DEEPEST: Final = 1
@@ -125,7 +124,7 @@ class ModelPort:
         self._at = index * _PORT_WORDS
         self._virtual = program.virtual_ports.mapped().cast("Q")
         self._depth_at = index * _VIRTUAL_WORDS
-        self._counts = program.port_counts(index)
+        self._counts, self._depths = program.port_counts(index), program.depths(index)
         #: what all ports of the switch count together
         self.of_switch: SwitchCounts = program.switch_counts(switch)
         self._flowlets = program.flowlets.mapped().cast("Q")
@@ -214,6 +213,7 @@ class ModelPort:
 
     def _least_loaded(self, ports: tuple[int, ...], first: int) -> int:
         best, chosen = (1 << 62) - 1, first
+        self._program.write_counts()
         for place in range(len(ports)):
             hop = (first + place) % len(ports)
             at = ports[hop] * _VIRTUAL_WORDS
@@ -255,9 +255,8 @@ class ModelPort:
                 self._count_drop(number, DropReason.HEADROOM)
                 self._swallow()
                 return
-        counts, virtual = self._counts, self._virtual
-        depth_at = self._depth_at + queue
-        depth: int = virtual[depth_at]
+        counts, depths = self._counts, self._depths
+        depth = int(depths.of(queue))
         counts.find(queue, depth, rules.bin_shift)
         deeper = depth + octets
         shared = self._shared(of_class.alpha, depth, deeper) if of_class.alpha else 0
@@ -287,9 +286,7 @@ class ModelPort:
         ):
             self._count(number, _MARKED)
             frame = marked(frame, parse(frame))
-        virtual[depth_at] = deeper
-        if queue == _LOW and deeper > virtual[self._depth_at + _PEAK]:
-            virtual[self._depth_at + _PEAK] = deeper
+        depths.put(queue, deeper)
         counts.take(queue, deeper, number, octets)
         if shared:
             self._take(shared)
@@ -301,7 +298,7 @@ class ModelPort:
             )
             if lost:
                 self._count(number, _LOST, octets)
-                virtual[depth_at] -= octets
+                depths.take_off(queue, octets)
                 if of_class.alpha:
                     self._pools[self._pool_at + _USED] -= self._beyond(deeper, depth)
                 if limits is not None:

@@ -19,11 +19,12 @@ from emulator.dataplane.switch.bpf.layout import (
     Queue,
     TrafficClass,
 )
-from emulator.dataplane.switch.virtual_state import DROPPED, NOW, PASSED
+from emulator.dataplane.switch.virtual_state import DEPTH, DROPPED, NOW, PASSED, PEAK
 
 _WORD: Final = 8
 _BINS: Final = int(BINS)
 _QUEUES: Final = len(Queue)
+_LOW: Final = int(Queue.LOW)
 _CLASSES: Final = len(TrafficClass)
 QUEUES_AT: Final = STATE_HEAD.size // _WORD
 QUEUE_WORDS: Final = QUEUE_STATE.size // _WORD
@@ -111,6 +112,82 @@ class PortCounts:
                 words[at + _OCTETS] += self._octets[number]
                 self._packets[number] = self._octets[number] = 0
             at += CLASS_WORDS
+
+
+class PortDepths:
+    """Octets in the queues of one port, whose words in ``words`` begin at ``at``.
+
+    They are those words, for whoever takes off what has left, until somebody has this do so alone:
+    from then on the words get what there is when they are looked at.
+    """
+
+    __slots__ = ("_at", "_depths", "_noted", "_peak", "_unwritten", "_words", "alone")
+
+    def __init__(self, unwritten: list[PortDepths], words: memoryview, at: int) -> None:
+        self._unwritten, self._words, self._at = unwritten, words, at
+        self._noted = False
+        #: nobody else writes the depths
+        self.alone = False
+        self._depths: vec[i64] = vec[i64]([0] * _QUEUES)
+        #: of the low queue, since it was written
+        self._peak: i64 = 0
+
+    def of(self, queue: i64) -> i64:
+        """Return the depth of ``queue``."""
+        if self.alone:
+            return self._depths[queue]
+        depth: i64 = self._words[self._at + DEPTH + queue]
+        return depth
+
+    def put(self, queue: i64, deeper: i64) -> None:
+        """Let ``queue`` be ``deeper``, by a packet that it has taken."""
+        if self.alone:
+            self._note()
+            self._depths[queue] = deeper
+            if queue == _LOW and deeper > self._peak:
+                self._peak = deeper
+            return
+        words, at = self._words, self._at
+        words[at + DEPTH + queue] = deeper
+        if queue == _LOW and deeper > words[at + PEAK]:
+            words[at + PEAK] = deeper
+
+    def take_off(self, queue: i64, octets: i64) -> None:
+        """Take ``octets`` off ``queue``."""
+        if self.alone:
+            self._note()
+            self._depths[queue] -= octets
+        else:
+            self._words[self._at + DEPTH + queue] -= octets
+
+    def _note(self) -> None:
+        if not self._noted:
+            self._noted = True
+            self._unwritten.append(self)
+
+    def keep(self, alone: bool) -> None:
+        """Keep the depths ``alone``, or in the words."""
+        self.write()
+        self.alone = alone
+        self.read()
+
+    def read(self) -> None:
+        """Take the depths from the words, which somebody has written."""
+        if self.alone:
+            for queue in range(_QUEUES):
+                self._depths[queue] = self._words[self._at + DEPTH + queue]
+
+    def write(self) -> None:
+        """Write the depths into the words, and the peak."""
+        if not self._noted:
+            return
+        self._noted = False
+        words, at = self._words, self._at
+        for queue in range(_QUEUES):
+            words[at + DEPTH + queue] = self._depths[queue]
+        if self._peak > words[at + PEAK]:
+            words[at + PEAK] = self._peak
+        self._peak = 0
 
 
 class SwitchCounts:

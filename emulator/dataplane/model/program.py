@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 
 from mypy_extensions import i64
 
-from emulator.dataplane.model.port_counts import PortCounts, SwitchCounts
+from emulator.dataplane.model.port_counts import PortCounts, PortDepths, SwitchCounts
 from emulator.dataplane.switch.balancing import Balancing
 from emulator.dataplane.switch.bpf.layout import (
     CLASS,
@@ -330,7 +330,9 @@ class ModelProgram:
         #: counts that the tables of ports and switches do not have yet
         self._unwritten: list[PortCounts] = []
         self._unwritten_of_switches: list[SwitchCounts] = []
+        self._unwritten_depths: list[PortDepths] = []
         self._of_switches: dict[int, SwitchCounts] = {}
+        self._depths: dict[int, PortDepths] = {}
         self.ports = ArrayTable(ports, PORT_STATE_BYTES, before=self.write_counts)
         self.routes = HashTable(size.prefixes, self._route_changed)
         self.flowlets = ArrayTable(size.switches * FLOWLETS, FLOWLET.size)
@@ -342,7 +344,9 @@ class ModelProgram:
         self.virtual_switches = ArrayTable(
             size.switches, VIRTUAL_SWITCH.size, before=self.write_counts
         )
-        self.virtual_ports = ArrayTable(ports, VIRTUAL_PORT.size)
+        self.virtual_ports = ArrayTable(
+            ports, VIRTUAL_PORT.size, self._depths_written, before=self.write_counts
+        )
 
     def of_port(self, index: int) -> PortTables:
         """Return what is known of port ``index``, and follows each change of the tables."""
@@ -355,6 +359,19 @@ class ModelProgram:
         """Return counts of port ``index``, nothing yet."""
         at = index * (PORT_STATE_BYTES // _WORD_BYTES)
         return PortCounts(self._unwritten, self.ports.mapped().cast("Q"), at)
+
+    def depths(self, index: int) -> PortDepths:
+        """Return the depths of the queues of port ``index``."""
+        found = self._depths.get(index)
+        if found is None:
+            words = self.virtual_ports.mapped().cast("Q")
+            at = index * (VIRTUAL_PORT.size // _WORD_BYTES)
+            found = self._depths[index] = PortDepths(self._unwritten_depths, words, at)
+        return found
+
+    def _depths_written(self, index: int) -> None:
+        if index in self._depths:
+            self._depths[index].read()
 
     def switch_counts(self, number: int) -> SwitchCounts:
         """Return the counts of a switch, which all its ports have in common."""
@@ -371,6 +388,10 @@ class ModelProgram:
             for port in self._unwritten:
                 port.write()
             self._unwritten.clear()
+        if self._unwritten_depths:
+            for depths in self._unwritten_depths:
+                depths.write()
+            self._unwritten_depths.clear()
         if self._unwritten_of_switches:
             for switch in self._unwritten_of_switches:
                 switch.write()

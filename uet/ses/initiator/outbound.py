@@ -21,6 +21,8 @@ _RTR: Final = int(Opcode.DEFERRABLE_RTR)
 _MSG_ERROR: Final = int(Opcode.MSG_ERROR)
 _DEFERRABLE: Final = frozenset(int(opcode) for opcode in DEFERRABLE_OPCODES)
 _OFFSET_AT: Final = headers.SES_STD_NOSOM.field("message_offset").offset // 8
+_pack_som: Final = headers.SES_STD_SOM.pack
+_pack_nosom: Final = headers.SES_STD_NOSOM.pack
 _pack_offset: Final = struct.Struct(">I").pack
 _LENGTH_AT: Final = headers.SES_STD_NOSOM.field("request_length").offset // 8
 #: The resource that a key on a small header stands for (UES Table 2-13).
@@ -77,10 +79,8 @@ class OutboundMessage(Outbound):
         payload, last = plan.payload, self.packets - 1
         if self.next_header != _STD:
             self._head = self._short_header()
-        elif last or plan.opcode not in _PLAIN:
-            self._head = self._header(0, eom=not last and plan.single_eom)
         else:
-            self._head = self._lone_header()
+            self._head = self._header(0, eom=not last and plan.single_eom)
         self._first = payload[:mtu]
         self._tail = b""
         self._rest: memoryview | bytes = b""
@@ -134,10 +134,15 @@ class OutboundMessage(Outbound):
     def _header(
         self, index: int, *, eom: bool, opcode: int | None = None, empty: bool = False
     ) -> bytes:
+        if opcode is None:
+            opcode = self.plan.opcode
+            if opcode in _PLAIN:
+                return self._plain_header(index, eom)
+        return self._full_header(index, eom, opcode, empty=empty)
+
+    def _full_header(self, index: int, eom: bool, opcode: int, *, empty: bool = False) -> bytes:
         plan = self.plan
         to = plan.address
-        if opcode is None:
-            opcode = plan.opcode
         fields: dict[str, int] = {
             "opcode": opcode,
             "dc": plan.delivery_complete,
@@ -176,19 +181,20 @@ class OutboundMessage(Outbound):
             extension
         )
 
-    def _lone_header(self) -> bytes:
-        """The header of a message of one packet, by the template of its kind and address.
+    def _plain_header(self, index: int, eom: bool) -> bytes:
+        """Return the same by the template of its kind and address.
 
-        Most messages are like the one before but for what the words hold that are numbers alone.
+        Most headers are like one before but for what the words hold that are numbers alone.
         """
         plan = self.plan
-        data = plan.header_data
+        data = None if index else plan.header_data
         kind = (
             plan.address,
             plan.opcode,
             plan.delivery_complete,
             plan.initiator_error,
-            plan.single_eom,
+            eom,
+            not index,
             data is not None,
             self._generation,
         )
@@ -196,12 +202,12 @@ class OutboundMessage(Outbound):
         if template is None:
             if len(_templates) >= _MOST_TEMPLATES:
                 _templates.clear()
-            whole = self._header(0, eom=plan.single_eom)
+            whole = self._full_header(index, eom, plan.opcode)
             flags, _, resource, *_ = headers.SES_STD_SOM.unpack_from(whole, 0)
             template = _templates[kind] = (flags, resource)
         flags, resource = template
-        return (
-            headers.SES_STD_SOM.pack(
+        if not index:
+            header = _pack_som(
                 flags,
                 self.id,
                 resource,
@@ -211,8 +217,20 @@ class OutboundMessage(Outbound):
                 data or 0,
                 plan.length,
             )
-            + plan.extension
+            return header + plan.extension
+        offset = index * self._mtu
+        header = _pack_nosom(
+            flags,
+            self.id,
+            resource,
+            plan.buffer_offset,
+            plan.initiator,
+            plan.match_bits,
+            min(self._mtu, plan.span - offset),
+            offset,
+            plan.length,
         )
+        return header + plan.extension
 
     def _short_header(self) -> bytes:
         """Small or medium: one packet, no message id (UES Table 3-10, Figure 3-14)."""
