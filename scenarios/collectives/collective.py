@@ -264,6 +264,7 @@ class _Run:
             self.size,
             algorithm=given.algorithm,
             protocol=given.protocol,
+            cut=given.cut,
         )
 
     @property
@@ -338,6 +339,7 @@ class _Run:
                 channels=self._channels(group),
                 peers=given.peers_at_once,
                 matrix=self.data[number].matrix,
+                up_then_down=self._library is not None and self._library.up_then_down,
             )
         )
         if not self._by_scratch:

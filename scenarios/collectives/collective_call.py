@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from emulator.sim.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Compute, Region
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.data_types import DataType, function_of
@@ -41,7 +41,8 @@ class CollectiveCall:
 
     ``size`` is that of a row in octets; ``source`` and ``result`` name buffers of each member.
     Data move on in slices of ``slice_bytes``.  ``root`` is a position, and ``channels`` is how
-    many rings or trees work side by side.
+    many rings or trees work side by side.  With ``up_then_down`` a tree sends nothing down before
+    all has come up it.
     """
 
     program: Program
@@ -55,6 +56,7 @@ class CollectiveCall:
     root: int = 0
     channels: int = 1
     peers: int = 8
+    up_then_down: bool = False
     #: octets from each member to each other one; None: a part of the size
     matrix: Sequence[Sequence[int]] | None = None
 
@@ -144,6 +146,14 @@ class CollectiveCall:
             )[0]
             for piece in pieces
         ]
+
+    def joined(self, position: int, pieces: Pieces) -> Pieces:
+        """Return ``pieces`` of a member, none of which is there before all are."""
+        ends = tuple(sorted({index for piece in pieces for index in piece.after}))
+        over = self.program.append(
+            self.communicator.ranks[position], Compute(after=ends, duration_ns=0)
+        )
+        return [Piece(piece.region, (over,)) for piece in pieces]
 
     def own(self, position: int, source: Block, result: Block) -> Pieces:
         """Return what a member has itself of the result, copied there if it is out of place."""

@@ -57,11 +57,16 @@ class CollectiveParameters(SizeSweep):
         choices=(AUTO, "LL", "LL128", "Simple"),
         help="for a library: its protocol; auto: as its model chooses for each size",
     )
+    cut: int = parameter(
+        1, COUNT,
+        help="for a library: a size stands for one so many times as large, and all that its launch "
+        "and steps take is so many times as short, which leaves the bandwidth of that size",
+    )  # fmt: skip
     check: int = parameter(1, FLAG, help="1: compare every element; 0: compare none")
 
     def __post_init__(self) -> None:
         if self.library == NO_LIBRARY:
-            refuse_idle(self, ("protocol",), f"beside library={NO_LIBRARY}")
+            refuse_idle(self, ("protocol", "cut"), f"beside library={NO_LIBRARY}")
         super().__post_init__()
 
     @property

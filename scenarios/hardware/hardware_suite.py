@@ -25,8 +25,6 @@ from scenarios.bmwg.trial_estimate import estimated_s
 from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, HardwareSource, load
 
 NOT_RUN, FAILED = "not run", "failed"
-#: The metric of a run of two sizes: the bus bandwidth between them.
-BETWEEN = "busbw_between_gbps"
 #: What a row says of a point that a constant was fitted on.
 FITTED = "no: fitted"
 BAND, SOURCES = load()
@@ -67,8 +65,6 @@ def measured(
         if outcome.excluded:
             return [], outcome.excluded
         rows = [row for row in outcome.rows if point.row.items() <= row.items()]
-        if point.metric == BETWEEN:
-            rows = [_grown(rows[0], rows[-1])]
         values = [_value(row, point.metric) for row in rows]
         found = [value for value in values if value is not None]
         if not found or len(found) < len(values):
@@ -78,17 +74,6 @@ def measured(
         pairs = zip(*runs, strict=True)
         return [point.times * one / other for one, other in pairs], None
     return [point.times * value for value in runs[0]], None
-
-
-def _grown(smaller: Row, larger: Row) -> Row:
-    """Return the bus bandwidth of what the larger of two sizes has more, without launch and fill.
-
-    Of sizes of GiB these are a small part, and of one that is cut a large one.
-    """
-    octets = float(larger["size_bytes"]) - float(smaller["size_bytes"])
-    grown_us = float(larger["time_us"]) - float(smaller["time_us"])
-    factor = float(larger["busbw_gbps"]) / float(larger["algbw_gbps"])
-    return {BETWEEN: factor * octets / (1000 * grown_us)}
 
 
 def _value(row: Row, metric: str) -> float | None:

@@ -50,7 +50,6 @@ def shares(timed: bool = False) -> Mapping[str, tuple[int, float]]:
 
 
 def _of_collective(point: HardwarePoint) -> bool:
-    # What a bandwidth grows by between two sizes is none while latency binds both.
     rated = point.metric in ("time_us", "busbw_gbps") and not point.per and not point.fitted
     return rated and point.run.get("scenario") in _SCENARIOS
 

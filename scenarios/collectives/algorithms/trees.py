@@ -108,7 +108,10 @@ def _tree_allreduce(call: CollectiveCall, trees: Sequence[Parents]) -> None:
             if not block.length:
                 continue
             parents = _over_members(call, hosts, channel)
-            send_down(call, parents, block, reduce_up(call, parents, block))
+            sums = reduce_up(call, parents, block)
+            if call.up_then_down:
+                sums = call.joined(parents.index(None), sums)
+            send_down(call, parents, block, sums)
 
 
 @algorithm("allreduce", "tree")

@@ -6,6 +6,7 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
+from emulator.sim.endpoint.operations.schedule import Compute
 from scenarios.collectives.communicators import Communicator, communicators
 from scenarios.collectives.library import LIBRARIES, LibraryChoice, choose
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
@@ -19,8 +20,10 @@ def cluster() -> Communicator:
     return communicator
 
 
-def chosen(name: str, size: int, algorithm: str = "auto", protocol: str = "auto") -> LibraryChoice:
-    return choose(name, cluster(), size, algorithm=algorithm, protocol=protocol)
+def chosen(
+    name: str, size: int, algorithm: str = "auto", protocol: str = "auto", cut: int = 1
+) -> LibraryChoice:
+    return choose(name, cluster(), size, algorithm=algorithm, protocol=protocol, cut=cut)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,52 @@ def test_a_step_takes_the_tables_time_without_that_of_networks() -> None:
 
 def test_the_emulated_ring_of_rccl_has_steps_that_can_be() -> None:
     """Its table has 320 us, so that small sizes take no ring."""
-    assert chosen("rccl", 2**33).gpu_time.write_ns < 25_000
+    assert chosen("rccl", 2**25, "ring", "Simple").gpu_time.write_ns < 26_000
+
+
+@pytest.mark.parametrize(
+    ("size", "algorithm", "octets"),
+    [
+        (2**23, "double-tree", 2**15),
+        (2**25, "double-tree", 2**16),
+        (2**28, "double-tree", 2**17),
+        (2**21, "double-tree", 2**15),
+        (2**25, "ring", 2**14),
+        (2**33, "ring", 2**20),
+    ],
+)
+def test_a_step_of_simple_takes_a_slice_of_one_channel(
+    size: int, algorithm: str, octets: int
+) -> None:
+    """RCCL has 64 channels."""
+    library = LIBRARIES["rccl"]
+    time = chosen("rccl", size, algorithm, "Simple").gpu_time
+    inside_us = {"double-tree": 2.3, "ring": 2.1}[algorithm] + octets / (1e3 * library.channel_rate)
+    assert time.copy_ns == pytest.approx(inside_us * 1000 - 700, abs=1)
+
+
+def test_a_thread_of_ll_waits_for_no_slice() -> None:
+    assert chosen("rccl", 2**20, "double-tree", "LL").gpu_time.copy_ns == 200
+
+
+def test_rccls_trees_send_nothing_down_before_all_has_come_up() -> None:
+    allreduce, topology = scenario.load("allreduce"), load(CLUSTER)
+    waits = {}
+    for library in ("rccl", "nccl"):
+        given = {"sizes": "4MiB", "algorithm": "tree", "library": library, "protocol": "Simple"}
+        (trial,) = allreduce.schedules(allreduce.parameters(given), topology, 1)
+        operations = trial.compile()[0].operations
+        waits[library] = [one.after for one in operations if isinstance(one, Compute)]
+    slices = 4 * 2**20 // 8 // 2**16  # of the channel whose root is rank 0
+    assert [len(after) for after in waits["rccl"]] == [slices]
+    assert waits["nccl"] == []
+
+
+def test_a_size_that_is_cut_is_chosen_for_as_the_whole_with_less_latency() -> None:
+    whole, part = chosen("rccl", 2**33), chosen("rccl", 2**26, cut=128)
+    assert (part.algorithm, part.protocol) == (whole.algorithm, whole.protocol)
+    assert part.gpu_time.launch_ns == pytest.approx(whole.gpu_time.launch_ns / 128, abs=1)
+    assert part.gpu_time.rate_bps == whole.gpu_time.rate_bps
 
 
 def test_an_unknown_protocol_is_refused() -> None:
@@ -76,6 +124,7 @@ def test_schedules_carry_the_time_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
+        ({"cut": "8"}, "cut changes nothing beside library=none"),
         ({"protocol": "LL"}, "protocol changes nothing beside library=none"),
         (
             {"library": "nccl", "algorithm": "auto", "tuning": "a.yaml"},

@@ -15,7 +15,7 @@ from emulator.report.suite.folder import SuiteFolder
 from emulator.suite.suite_model import Findings, SuiteChoice
 from emulator.suite.suite_run import SuiteRun
 from emulator.suite.trials import SuiteTrial, TrialEnd, TrialOutcome
-from scenarios.hardware.hardware_suite import BETWEEN, FAILED, NOT_RUN, SUITE, line
+from scenarios.hardware.hardware_suite import FAILED, NOT_RUN, SUITE, line
 from scenarios.hardware.manual_table import MANUAL, measured, with_table
 from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, points
 
@@ -58,16 +58,6 @@ def test_the_slowest_of_equal_flows_ends_the_row() -> None:
     point = replace(POINT, metric="slowest_gbitps", times=1)
     row = line(point, [outcome({"size_bytes": 1_000_000, "time_us": 80.0})])
     assert (row["value"], row["verdict"]) == (100.0, AGREES)
-
-
-def test_bandwidth_between_two_sizes_is_without_what_both_take() -> None:
-    """Both take 10 us beside what grows with the octets: 100 GB/s, and twice as much on the bus."""
-    rows = [
-        {"size_bytes": size, "time_us": 10 + size / 100_000, "algbw_gbps": 1.0, "busbw_gbps": 2.0}
-        for size in (1_000_000, 3_000_000)
-    ]
-    row = line(replace(POINT, metric=BETWEEN, times=1), [outcome(*rows)])
-    assert row["value"] == pytest.approx(200)
 
 
 def test_what_has_no_value_says_why() -> None:
