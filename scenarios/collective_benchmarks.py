@@ -124,7 +124,8 @@ stay idle, because rings stay on their rails.
 
 ``algorithm`` chooses another way.  Trees and recursive doubling need fewer steps for small sizes;
 ``hierarchical`` sums inside hosts over NVLink first.  ``tree`` and ``double-tree`` lead over hosts,
-with the GPUs of a host in a chain (``scenarios.collectives.algorithms``).
+with the GPUs of a host in a chain (``scenarios.collectives.algorithms``).  ``nvls`` sums in the
+switches of scale-up networks, which halves what each GPU's port carries.
 
 ``algorithm=auto`` takes ring or double-tree for each size, by NCCL's model of time
 (``scenarios.collectives.tuning``); the table names the choice, and ``result.json`` the times.

@@ -43,8 +43,8 @@ class ScaleUpCopies:
         self.copies_lost = 0
         self.copies_out = self.copies_in = self.octets_out = self.octets_in = 0
 
-    def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
-        """Take the egress to ``peer`` for ``octets``.
+    def occupy(self, now: int, octets: int, peer: int, fan_out: int = 1) -> tuple[int, int]:
+        """Take the egress to ``peer`` for ``octets``, of which the switch makes ``fan_out`` copies.
 
         Returns when it is free again, and when the peer has the data if nobody else copies there
         (ns).
@@ -53,11 +53,14 @@ class ScaleUpCopies:
         at: i64 = now
         begun: int = at * PS
         start = max(begun, self._egress_free.get(port, 0))
-        end = self._egress_free[port] = start + self._link.octets_ps(octets)
+        end = start + self._link.octets_ps(octets)
+        there = -(-end // PS) + self._link.latency_ns
+        if fan_out > 1:
+            end = start + self._link.octets_ps(-(-octets // fan_out))
+        self._egress_free[port] = end
         self.copies_out += 1
         self.octets_out += octets
-        free = -(-end // PS)
-        return free, free + self._link.latency_ns
+        return -(-end // PS), there
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
         """Notify ``peer`` of a copy when its first octet is there.
@@ -67,7 +70,7 @@ class ScaleUpCopies:
         if peer in self._gone:
             raise ConnectionError(f"rank {peer} has no scale-up port any more")
         there: i64 = notice.deliver_at
-        begins: int = there * PS - self._link.octets_ps(notice.length)
+        begins: int = there * PS - self._link.octets_ps(notice.carried)
         soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
         self._send(peer, max(begins, soonest), self._source.next(), notice)
 
@@ -77,7 +80,7 @@ class ScaleUpCopies:
             self.copies_lost += 1
             return
         if self._ingress is not None:
-            duration = self._link.octets_ps(notice.length)
+            duration = self._link.octets_ps(notice.carried)
             there: i64 = notice.deliver_at
             end = self._ingress.admit(there * PS - duration, duration)
             free = -(-end // PS)

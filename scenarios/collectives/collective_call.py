@@ -42,7 +42,7 @@ class CollectiveCall:
     ``size`` is that of a row in octets; ``source`` and ``result`` name buffers of each member.
     Data move on in slices of ``slice_bytes``.  ``root`` is a position, and ``channels`` is how
     many rings or trees work side by side.  With ``up_then_down`` a tree sends nothing down before
-    all has come up it.
+    all has come up it.  ``under_way`` is how many octets each head of NVLS has under way.
     """
 
     program: Program
@@ -57,6 +57,7 @@ class CollectiveCall:
     channels: int = 1
     peers: int = 8
     up_then_down: bool = False
+    under_way: int = 2**20
     #: octets from each member to each other one; None: a part of the size
     matrix: Sequence[Sequence[int]] | None = None
 
@@ -98,11 +99,18 @@ class CollectiveCall:
         ]
 
     def send(
-        self, sender: int, receiver: int, pieces: Iterable[Piece], into: Block | None, buffer: str
+        self,
+        sender: int,
+        receiver: int,
+        pieces: Iterable[Piece],
+        into: Block | None,
+        buffer: str,
+        **fans: int,
     ) -> Pieces:
         """Move ``pieces`` of ``sender`` one behind the other into ``buffer`` of ``receiver``.
 
-        ``into`` is where they go; None: a new place at the end of that buffer.
+        ``into`` is where they go; None: a new place at the end of that buffer.  ``fans`` are those
+        of :meth:`~scenarios.collectives.program.Program.transfer`.
         """
         pieces = list(pieces)
         ranks = self.communicator.ranks
@@ -116,7 +124,7 @@ class CollectiveCall:
         for piece in pieces:
             remote = Region(buffer, at, piece.region.length)
             _, received = self.program.transfer(
-                source, destination, piece.region, remote, after=piece.after
+                source, destination, piece.region, remote, after=piece.after, **fans
             )
             arrived.append(Piece(remote, (received,)))
             at += piece.region.length

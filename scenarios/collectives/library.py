@@ -47,10 +47,15 @@ from scenarios.collectives.tuning import (
     choose_allreduce,
 )
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
+from topologies.model import Topology
 
 NO_LIBRARY: Final = "none"
+#: NCCL's NVLS and NVLSTree, which our algorithm of this name is.
+NVLS: Final = "nvls"
 #: Octets of one of the eight steps (NCCL_STEPS) of a channel's buffer of 4 MiB.
 _STEP: Final = 2**22 // 8
+#: Octets of NVLS's buffer in one channel of a head: eight steps of NCCL_NVLS_CHUNKSIZE.
+_NVLS_BUFFER: Final = 8 * 2**17
 #: Trees have this share of a ring's bandwidth, and LL and LL128 a share of that.
 _TREE = 0.92 * 0.85
 _NCCL: Tuning = {
@@ -85,7 +90,8 @@ class Library:
     channels of a GPU move with the protocol Simple, in GB/s: the bus bandwidth of a ring with
     sizes of GiB, where the GPU bounds it.  ``fitted`` names the measurements that they are from.
     There are ``channels``, one of which alone moves ``channel_rate`` (GB/s).  With protocols of
-    ``up_then_down`` a tree sends nothing down before all has come up it.
+    ``up_then_down`` a tree sends nothing down before all has come up it.  ``nvls_rates`` are those
+    of :data:`NVLS`, as ``rate``, in one server, in two and in more, if the library has it.
     """
 
     tuning: Tuning
@@ -96,9 +102,10 @@ class Library:
     channels: int
     channel_rate: float
     up_then_down: frozenset[str] = frozenset()
+    nvls_rates: tuple[float, float, float] | None = None
 
     def step(self, algorithm: str, protocol: str) -> ProtocolModel:
-        """Return the constants of a step of ``algorithm`` (ring or tree)."""
+        """Return the constants of a step of ``algorithm`` (ring, tree or nvls)."""
         known = self.steps.get((algorithm, protocol))
         return self.tuning[algorithm][protocol] if known is None else known
 
@@ -106,7 +113,11 @@ class Library:
 LIBRARIES: Mapping[str, Library] = {
     "nccl": Library(
         tuning=_NCCL,
-        steps={("ring", "LL"): replace(_NCCL["ring"]["LL"], nvlink_us=0.6)},
+        steps={
+            ("ring", "LL"): replace(_NCCL["ring"]["LL"], nvlink_us=0.6),
+            # The way up to the switch and down again takes 25 us together.
+            (NVLS, "Simple"): ProtocolModel(0.0, 20.9, 12.5, 1.0),
+        },
         launch_us=0.0,
         rate=368.76,
         fitted="rate: 2 x 8 H100 without NVLS, AllReduce of GiB (hardware point 8.15)",
@@ -114,6 +125,9 @@ LIBRARIES: Mapping[str, Library] = {
         channels=16,
         # The rate, by as many channels.
         channel_rate=23.05,
+        # Eight heads of a server of H100.  Each has the least of 40 GB/s (sm90SpeedArrayIntra) x
+        # 0.85 (nvlsEfficiency) x 7/8 x 2; between servers perChMaxNVLSTreeBws, 57.7 and 45.5.
+        nvls_rates=(476.0, 461.6, 364.0),
     ),
     "rccl": Library(
         tuning=_RCCL,
@@ -141,7 +155,8 @@ class LibraryChoice:
     protocol: str
     times_us: Mapping[str, float]
     gpu_time: GpuTime
-    up_then_down: bool
+    up_then_down: bool = False
+    under_way: int = 2**20
 
 
 def choose(
@@ -167,6 +182,8 @@ def choose(
         raise UserError(
             f"library={name} has no protocol {protocol}; take {', '.join(sorted(known))} or {AUTO}"
         )
+    if algorithm == NVLS:
+        return _nvls(name, communicator, protocol, cut)
     kind = AUTO if algorithm == AUTO else "tree" if "tree" in algorithm else "ring"
     choice: Choice = choose_allreduce(library.tuning, communicator, size * cut)
     times = {
@@ -184,6 +201,22 @@ def choose(
     )
 
 
+def _nvls(name: str, communicator: Communicator, protocol: str, cut: int) -> LibraryChoice:
+    library = LIBRARIES[name]
+    if library.nvls_rates is None:
+        raise UserError(f"library={name} has no algorithm=nvls; take library=nccl, or another one")
+    if protocol not in (AUTO, "Simple"):
+        raise UserError(f"algorithm=nvls has no protocol {protocol}; take Simple or {AUTO}")
+    rate = library.nvls_rates[min(3, len(communicator.hosts)) - 1]
+    return LibraryChoice(
+        algorithm=NVLS,
+        protocol="Simple",
+        times_us={},
+        gpu_time=_time(library.step(NVLS, "Simple"), communicator.topology, 0.0, rate, 0.0, cut),
+        under_way=library.channels * _NVLS_BUFFER,
+    )
+
+
 def _gpu_time(
     library: Library, communicator: Communicator, size: int, algorithm: str, protocol: str, cut: int
 ) -> GpuTime:
@@ -192,13 +225,24 @@ def _gpu_time(
     if protocol == "Simple":
         octets = _slice_octets(library, communicator, size, algorithm)
         slice_us = octets / (1000 * library.channel_rate)
+    return _time(step, topology, library.launch_us, library.rate, slice_us, cut)
+
+
+def _time(
+    step: ProtocolModel,
+    topology: Topology,
+    launch_us: float,
+    rate: float,
+    slice_us: float,
+    cut: int,
+) -> GpuTime:
     fabric_ns = base_rtt_ns(topology, ACK_BYTES) // 2
     scale_up_ns = min(server.scale_up.latency_ns for server in topology.servers)
     return GpuTime(
-        launch_ns=_ns((step.base_us + library.launch_us) / cut),
+        launch_ns=_ns((step.base_us + launch_us) / cut),
         copy_ns=max(0, _ns((step.nvlink_us + slice_us) / cut) - scale_up_ns),
         write_ns=max(0, _ns((step.network_us + slice_us) / cut) - fabric_ns),
-        rate_bps=math.floor(library.rate * step.bandwidth * 8e9),
+        rate_bps=math.floor(rate * step.bandwidth * 8e9),
     )
 
 

@@ -92,11 +92,14 @@ class Program:
         remote: schedule.Region,
         *,
         after: Iterable[int] = (),
+        fan_in: int = 1,
+        fan_out: int = 1,
     ) -> tuple[int, int]:
         """Move ``local`` of rank ``source`` into ``remote`` of rank ``destination``.
 
-        ``after`` are operations of the source.  Returns the index of the send (in the source's
-        schedule) and of the receive (in the destination's).
+        ``after`` are operations of the source; ``fan_in`` and ``fan_out`` are those of a
+        :class:`~emulator.sim.endpoint.operations.schedule.Copy`.  Returns the index of the send
+        (in the source's schedule) and of the receive (in the destination's).
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
@@ -106,11 +109,22 @@ class Program:
             return self.count(source), self.count(destination)
         tag = self.take_tags(source, destination, 1)
         if sends:
-            kind = schedule.Copy if self.joins(source, destination) else schedule.Write
-            sent = self._append(
-                source,
-                kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after)),
-            )
+            one: schedule.Operation
+            if self.joins(source, destination):
+                one = schedule.Copy(
+                    peer=destination,
+                    tag=tag,
+                    local=local,
+                    remote=remote,
+                    fan_in=fan_in,
+                    fan_out=fan_out,
+                    after=tuple(after),
+                )
+            else:
+                one = schedule.Write(
+                    peer=destination, tag=tag, local=local, remote=remote, after=tuple(after)
+                )
+            sent = self._append(source, one)
         else:
             sent = self.count(source)
         if not receives:

@@ -18,7 +18,7 @@ larger of
 2. for each NIC and each direction (and each GPU's port to a scale-up switch likewise, or without a
    switch each link): the earliest moment anything can start there, plus the service of everything
    that passes. To that comes the shortest way from the end of any such message to the end of the
-   program;
+   program.  Of copies that a scale-up switch sums or makes a port carries one;
 3. for each border between tiers of the fabric and each direction, the time that the links have
    which the trial's faults leave (:mod:`emulator.run.measures.cuts`).
 
@@ -41,7 +41,7 @@ import numpy.typing as npt
 from emulator.run.measures.cuts import Change, Crossing, cut_bound_ns
 from emulator.run.measures.matched_messages import Messages, Numbers
 from emulator.run.measures.message_graph import MessageGraph
-from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE, of_kinds
+from emulator.sim.endpoint.operations.operation_table import APPLY, COMPUTE, fans, of_kinds
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.endpoint.operations.schedule_program import describe
 from emulator.transports.wire_cost import WireCost
@@ -187,9 +187,11 @@ class _Bound:
         received = np.flatnonzero(self.graph.receive >= 0).astype(np.int32)
         out, into, ports = self._ports()
         place = np.concatenate([out[self.pairs.of[sent]], into[self.pairs.of[received]]])
-        load = np.bincount(
-            place, np.concatenate([self.service[sent], self.service[received]]), ports
-        )
+        service = np.concatenate([self.service[sent], self.service[received]])
+        if self.messages.fans.any():
+            fan_in, fan_out = fans(self.messages.fans)
+            service /= np.concatenate([fan_out[sent], fan_in[received]])
+        load = np.bincount(place, service, ports)
         first, last = np.full(ports, math.inf), np.full(ports, math.inf)
         np.minimum.at(first, out[self.pairs.of[sent]], begins[sent])
         there = begins[received] + self._flight(received)

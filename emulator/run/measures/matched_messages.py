@@ -43,13 +43,14 @@ class NumberedOperations(Protocol):
 
 @dataclass(frozen=True)
 class _Sends:
-    """Sends as columns: ranks, tag, octets, and whether it is a write."""
+    """Sends as columns: ranks, tag, octets, whether it is a write, and the fans of a copy."""
 
     source: Numbers
     destination: Numbers
     tag: Numbers
     length: Numbers
     writes: npt.NDArray[np.bool_]
+    fans: Numbers
 
     def __len__(self) -> int:
         return len(self.source)
@@ -62,21 +63,20 @@ class _Sends:
             tag=operations.column("tag")[numbers],
             length=operations.column("near_octets")[numbers],
             writes=operations.kind[numbers] == WRITE,
+            fans=operations.column("number")[numbers],
         )
 
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.source, self.destination, self.tag, self.length, self.writes
+        return self.source, self.destination, self.tag, self.length, self.writes, self.fans
 
     def chosen(self, which: npt.NDArray[Any]) -> _Sends:
-        source, destination, tag, length, writes = (column[which] for column in self.columns())
-        return _Sends(source, destination, tag, length, writes)
+        return _Sends(*(column[which] for column in self.columns()))
 
     def followed(self, parts: Sequence[_Sends]) -> _Sends:
         if not any(map(len, parts)):
             return self
         columns = zip(*(part.columns() for part in (self, *parts)), strict=True)
-        source, destination, tag, length, writes = map(np.concatenate, columns)
-        return _Sends(source, destination, tag, length, writes)
+        return _Sends(*map(np.concatenate, columns))
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Messages:
     """All messages that a process knows, in the order of receiving ranks and their receives.
 
     ``source`` and ``destination`` are ranks, ``length`` octets.  ``writes``: it crosses the fabric.
+    ``fans`` are those of copies (:func:`~emulator.sim.endpoint.operations.operation_table.fans`).
     ``send`` and ``receive`` are the numbers of its operations, or -1 where another process has
     them.  ``unmatched`` are receives, by number, for which nobody sends.  ``outgoing`` are the
     receives that other processes have, and ``incoming`` the sends, by process.
@@ -104,6 +105,7 @@ class Messages:
     destination: Numbers
     length: Numbers
     writes: npt.NDArray[np.bool_]
+    fans: Numbers
     send: Numbers
     receive: Numbers
     unmatched: Numbers
@@ -163,6 +165,7 @@ class Messages:
             destination=known.destination,
             length=known.length,
             writes=known.writes,
+            fans=known.fans,
             send=send,
             receive=receive,
             unmatched=unmatched,

@@ -22,8 +22,8 @@ def copies(heard: list[CopyNotice], link: ScaleUpLink = LINK) -> ScaleUpCopies:
     )
 
 
-def notice(sender: int, deliver_at: int) -> CopyNotice:
-    return CopyNotice(sender, 1, deliver_at, 0, 0, 10, deliver_at)
+def notice(sender: int, deliver_at: int, carried: int = 10) -> CopyNotice:
+    return CopyNotice(sender, 1, deliver_at, 0, 0, 10, deliver_at, carried)
 
 
 def test_copies_of_one_gpu_take_turns() -> None:
@@ -81,3 +81,19 @@ def test_a_copy_to_a_dead_gpu_fails_at_once() -> None:
     with pytest.raises(ConnectionError, match="rank 2 has no scale-up port any more"):
         mine.notify(2, notice(0, 500))
     mine.notify(3, notice(0, 500))
+
+
+def test_what_the_switch_copies_leaves_the_port_once() -> None:
+    mine = copies([])
+    assert [mine.occupy(1000, 500, peer, fan_out=5)[0] for peer in range(1, 6)] == [
+        1100, 1200, 1300, 1400, 1500,
+    ]  # fmt: skip
+    assert mine.occupy(1500, 500, 1, fan_out=5) == (1600, 2100)  # none is there before all of it
+
+
+def test_what_the_switch_sums_comes_in_once() -> None:
+    heard: list[CopyNotice] = []
+    mine = copies(heard)
+    for sender in range(1, 6):
+        mine.arrive(notice(sender, 1000, carried=2))
+    assert [one.deliver_at for one in heard] == [1000, 1002, 1004, 1006, 1008]

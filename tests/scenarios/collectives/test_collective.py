@@ -84,6 +84,7 @@ def test_octets_over_the_fabric_are_those_of_the_formulas(hosts: int, width: int
         ("allreduce", "hierarchical"): 2 * (hosts - 1) * size,
         ("allreduce", "tree"): 2 * (hosts - 1) * size,
         ("allreduce", "double-tree"): 2 * (hosts - 1) * size,
+        ("allreduce", "nvls"): 2 * (hosts - 1) * size,
         ("reducescatter", "ring"): ring,
         ("allgather", "ring"): ring,
         ("reducescatter", "hierarchical"): (hosts - 1) * size,

@@ -35,6 +35,7 @@ from emulator.sim.endpoint.operations.operation_table import (
     RECEIVE,
     REDUCE,
     WRITE,
+    fans,
 )
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
@@ -429,7 +430,8 @@ class Executor:
         octets, peer, nvlink = int(rows[row + OCTETS]), int(rows[row + PEER]), self._nvlink
         if nvlink is None:
             raise ValueError(f"rank {self._rank} copies to {peer} without a scale-up network")
-        free, there = nvlink.occupy(self._now, octets, peer)
+        fan_out = fans(int(rows[row + NUMBER]))[1] if rows[row + NUMBER] else 1
+        free, there = nvlink.occupy(self._now, octets, peer, fan_out)
         if octets > SLICE_OCTETS:
             self._work.append(self._copy(nvlink, index, free, there))
             return 0
@@ -460,7 +462,10 @@ class Executor:
         rows, row = self._program.rows, index * ROW
         peer, tag = int(rows[row + PEER]), int(rows[row + TAG])
         at, octets = int(rows[row + FAR]), int(rows[row + OCTETS])
-        notice = CopyNotice(self._rank, self._execution, tag, crc, at, octets, there)
+        carried = octets
+        if rows[row + NUMBER]:
+            carried = -(-octets // fans(int(rows[row + NUMBER]))[0])
+        notice = CopyNotice(self._rank, self._execution, tag, crc, at, octets, there, carried)
         try:
             nvlink.notify(peer, notice)
         except ConnectionError as gone:

@@ -20,7 +20,10 @@ _KEPT: Final = 256
 
 
 class CopyNotice(NamedTuple):
-    """A peer's copy has been placed at ``offset``; it counts as arrived at ``deliver_at`` (ns)."""
+    """A peer's copy has been placed at ``offset``; it counts as arrived at ``deliver_at`` (ns).
+
+    The peer's port carries ``carried`` octets of it: fewer, if the switch sums it with others.
+    """
 
     sender: int
     execution: int
@@ -29,6 +32,7 @@ class CopyNotice(NamedTuple):
     offset: int
     length: int
     deliver_at: int
+    carried: int
 
 
 @dataclass(slots=True)  # a frozen one that is compiled does not come out of a pickle

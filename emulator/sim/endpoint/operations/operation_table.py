@@ -7,7 +7,7 @@ each access; whoever goes through all of them reads the columns.
 kind        ``near``, octets      ``far``                        ``number``
 ==========  ====================  =============================  ======================
 WRITE       local region          remote region
-COPY        local region          remote region
+COPY        local region          remote region                  fans (:func:`fans`)
 RECEIVE     into
 REDUCE      into                  source                         name of the dtype
 COMPUTE                                                          duration (ns)
@@ -63,6 +63,8 @@ COLUMNS = (
     "far_octets",
     "number",
 )
+#: ``fan_in`` and ``fan_out`` of a COPY have so many bits each, and stand there less one.
+_FAN_BITS: Final = 15
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1  # of four octets
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -222,8 +224,12 @@ class OperationTable(Sequence[Operation]):
             function = FUNCTION_NAMES[tag]
             dtype = names[number]
             return Reduce(source=far, into=near, dtype=dtype, function=function, after=after)
-        made = Write if kind == WRITE else Copy
-        return made(peer=peer, tag=tag, local=near, remote=far, after=after)
+        if kind == WRITE:
+            return Write(peer=peer, tag=tag, local=near, remote=far, after=after)
+        into, out = fans(number)
+        return Copy(
+            peer=peer, tag=tag, local=near, remote=far, fan_in=into, fan_out=out, after=after
+        )
 
     # -- what is read of all -------------------------------------------------------------------
 
@@ -253,6 +259,19 @@ def in_columns(schedules: Sequence[Schedule]) -> Sequence[Schedule]:
         )
     except (ValueError, OverflowError):
         return schedules
+
+
+@overload
+def fans(number: int) -> tuple[int, int]: ...
+
+
+@overload
+def fans(number: npt.NDArray[np.integer]) -> tuple[Column, Column]: ...
+
+
+def fans(number: Any) -> tuple[Any, Any]:
+    """Return ``fan_in`` and ``fan_out`` of a COPY, or of several, from its ``number``."""
+    return (number >> _FAN_BITS) + 1, (number & ((1 << _FAN_BITS) - 1)) + 1
 
 
 def of_kinds(column: Column, *kinds: int) -> npt.NDArray[np.bool_]:
@@ -286,8 +305,9 @@ def _row(operation: Operation, names: Names, calls: list[Call]) -> tuple[int, ..
     match operation:
         case Write(peer=peer, tag=tag, local=local, remote=remote):
             return WRITE, peer, tag, *_region(local, names), *_region(remote, names), 0
-        case Copy(peer=peer, tag=tag, local=local, remote=remote):
-            return COPY, peer, tag, *_region(local, names), *_region(remote, names), 0
+        case Copy(peer=peer, tag=tag, local=local, remote=remote, fan_in=into, fan_out=out):
+            fans = (into - 1) << _FAN_BITS | (out - 1)
+            return COPY, peer, tag, *_region(local, names), *_region(remote, names), fans
         case Receive(peer=peer, tag=tag, into=into):
             return RECEIVE, peer, tag, *_region(into, names), 0, 0, 0, 0
         case Reduce(source=source, into=into, dtype=dtype, function=function):

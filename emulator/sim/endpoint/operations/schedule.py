@@ -43,12 +43,19 @@ class Write(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy(Operation):
-    """Write over the scale-up network (NVLink) to a rank that it reaches."""
+    """Write over the scale-up network (NVLink) to a rank that it reaches.
+
+    ``fan_in``: its switch sums what so many ranks copy to this place, and ``peer``'s port carries
+    the sum alone.  ``fan_out``: its switch makes so many copies of it, and this rank's port carries
+    one.  All are operations of their own, here and there.
+    """
 
     peer: int
     tag: int
     local: Region
     remote: Region
+    fan_in: int = 1
+    fan_out: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
