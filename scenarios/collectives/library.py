@@ -213,7 +213,7 @@ def _nvls(name: str, communicator: Communicator, protocol: str, cut: int) -> Lib
         protocol="Simple",
         times_us={},
         gpu_time=_time(library.step(NVLS, "Simple"), communicator.topology, 0.0, rate, 0.0, cut),
-        under_way=library.channels * _NVLS_BUFFER,
+        under_way=max(LibraryChoice.under_way, library.channels * _NVLS_BUFFER // cut),
     )
 
 
