@@ -30,7 +30,7 @@ def test_the_sum_is_in_the_order_of_the_members_behind_the_head() -> None:
     spec = "rail_clos:hosts=1,gpus_per_host=4,spines=0"
     head = compiled(spec, "nvls", "256KiB")[2]
     summed = [each for each in head.operations if isinstance(each, Reduce)]
-    firsts = [head.operations[each.after[0]] for each in summed]
+    firsts = [head.operations[each.after[-1]] for each in summed]
     assert [getattr(one, "peer", None) for one in firsts] == [3, 0, 1]
 
 
