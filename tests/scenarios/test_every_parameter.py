@@ -85,6 +85,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "storage_rdma cache": ("sampling=whole", "epochs=2"),
     "storage_rdma depth": ("command=4KiB",),
     "protocol": ("library=nccl",),
+    "cut": ("library=nccl",),
 }
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {
