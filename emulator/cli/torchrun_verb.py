@@ -81,6 +81,17 @@ _SCENARIO = "scenarios.torch_script.torch_run"
     show_default="396: 40 % of an H100's 989 in dense bfloat16",
     help="TFLOPS that a GPU reaches, at which FLOPs become time",
 )
+@click.option(
+    "--compute",
+    metavar="flops|none|fixed:TIME|csv:FILE",
+    default="flops",
+    show_default=True,
+    help="time between calls: FLOPs over --tflops, none, so long before each call, or as the lines "
+    "of a file say (columns rank and compute_us)",
+)
+@click.option(
+    "--map-cuda", is_flag=True, help="have the CPU stand for CUDA, where the script asks for it"
+)
 @click.option("--workers", metavar="auto|N", help="processes that share the fabric's work, at most")
 @click.option(
     "--check-digest",
@@ -122,6 +133,8 @@ class _Options:
     record_steps: str | None
     fake: bool
     tflops: float
+    compute: str
+    map_cuda: bool
     workers: str | None
     digest: str | None
     capture: str | None
@@ -156,9 +169,11 @@ def _prepared(options: _Options, notes: str) -> list[Prepare]:
         return [Record(notes, fake=options.fake)]
     if options.fabric == "none":
         return []
-    from emulator.torch_backend.script_ranks import no_computing, on_fabric
+    from emulator.torch_backend.computing import Computing
+    from emulator.torch_backend.script_ranks import on_fabric
 
-    return [on_fabric(no_computing)]
+    computing = Computing.parse(options.compute, options.tflops)
+    return [on_fabric(computing, cuda_on_cpu=options.map_cuda)]
 
 
 def _run(options: _Options) -> None:

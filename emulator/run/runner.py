@@ -287,7 +287,7 @@ class _Run:
             ),
             nic=nic_profile.times_of(plan.request.nic),
         )
-        pool = closing.enter_context(built.time.pool(specs))
+        pool = closing.enter_context(built.time.pool(specs, shared=room > 0))
         pool.start(
             lambda done, total: observer.progress(f"starting endpoints ({done}/{total})", None)
         )

@@ -207,9 +207,9 @@ class VirtualTime:
         """Return the lines, for a fault injector."""
         return LineFaults(self.fabric)
 
-    def pool(self, specs: Sequence[EndpointSpec]) -> VirtualPool:
-        """The endpoints, in the processes of the workers."""
-        self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
+    def pool(self, specs: Sequence[EndpointSpec], *, shared: bool) -> VirtualPool:
+        """The endpoints, in the processes of the workers; ``shared`` with yet others."""
+        self._pool = VirtualPool(self._plan.lab, specs, self.fabric, shared=shared)
         return self._pool
 
     def unrouted(self) -> int:

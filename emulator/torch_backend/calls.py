@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 ALLREDUCE, BROADCAST, REDUCE, ALLGATHER = "allreduce", "broadcast", "reduce", "allgather"
 REDUCESCATTER, ALLTOALL, GATHER, SCATTER = "reducescatter", "alltoall", "gather", "scatter"
 BARRIER, SEND, RECEIVE = "barrier", "send", "recv"
+REDUCING = (ALLREDUCE, REDUCE, REDUCESCATTER)
 POINT_TO_POINT = (SEND, RECEIVE)
 
 
@@ -63,7 +64,8 @@ class Call:
     def words(self) -> str:
         """Return the call as a sentence names it."""
         what = f"{self.kind} of {self.octets} B" if self.octets else self.kind
-        return f"rank {self.rank} {what} ({self.dtype}, {self.reduction}) at {self.site}"
+        more = f" ({self.dtype}, {self.reduction})" if self.kind in REDUCING else ""
+        return f"rank {self.rank}'s {what}{more} at {self.site}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,8 @@ class _Rank:
 
     @property
     def still(self) -> bool:
-        """Return whether it says nothing more by itself."""
-        return self.waits is not None or self.gone is not None
+        """Return whether it says nothing more by itself; one that has failed is about to end."""
+        return self.waits is not None or (self.gone is not None and not self.gone.trouble)
 
 
 class ScriptDriver:
@@ -244,8 +244,12 @@ class _Drive:
         self._nursery.kill_ranks()
         self._drain(ready)
         trouble = "" if rank.gone is None else rank.gone.trouble
-        stated = failure_sentence(process)
-        raise UserError(f"{trouble}; {stated}" if trouble else stated)
+        number = process.place.rank
+        raise UserError(
+            f"{trouble}, which ended all ranks; what it printed stands in ranks/{number}.stderr"
+            if trouble
+            else failure_sentence(process)
+        )
 
     def _drain(self, ready: selectors.BaseSelector) -> None:
         """Keep what the ranks have printed before they were ended."""
@@ -598,7 +602,11 @@ class _Drive:
         if not missing:
             return f"{call.words()} is under way"
         ended = [one for one in missing if self._ranks[one].gone is not None]
+        own = self._ranks[missing[0]].waits if len(missing) == 1 else None
         names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        what = "have not called" if len(missing) > 1 else "has not called"
-        why = f" ({', '.join(map(str, ended))} ended)" if ended else ""
-        return f"{call.words()} waits for rank{'s' * (len(missing) > 1)} {names}, which {what}{why}"
+        what = "have not called it" if len(missing) > 1 else "has not called it"
+        if len(ended) == len(missing):
+            what += " and " + ("have ended" if len(missing) > 1 else "has ended")
+        elif isinstance(own, Wait):
+            what += f" and waits at {own.site}"
+        return f"{call.words()} waits for rank{'s' * (len(missing) > 1)} {names}, which {what}"

@@ -60,7 +60,9 @@ def _reduction(operation: Any) -> str:
     for name in ("SUM", "AVG", "MIN", "MAX", "PRODUCT"):
         if operation == getattr(dist.ReduceOp, name):
             return "prod" if name == "PRODUCT" else name.lower()
-    raise _refusal(f"reduction {operation}; it has SUM, AVG, MIN, MAX and PRODUCT")
+    others = ("BAND", "BOR", "BXOR", "PREMUL_SUM")
+    named = [name for name in others if operation == getattr(dist.ReduceOp, name)]
+    raise _refusal(f"ReduceOp.{'/'.join(named)}; it has SUM, AVG, MIN, MAX and PRODUCT")
 
 
 def _dtype(tensors: Tensors, what: str) -> str:
@@ -517,3 +519,6 @@ def install(link: RankLink) -> None:
 
     distributed_c10d._new_process_group_helper = new_process_group  # noqa: SLF001
     distributed_c10d.rendezvous = rendezvous
+    # It would warn that there is no NCCL.
+    timeout = distributed_c10d._get_default_timeout  # noqa: SLF001
+    distributed_c10d._get_default_timeout = lambda backend: timeout("gloo")  # noqa: SLF001

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,6 +23,7 @@ from emulator.torch_backend.calls import (
     Wait,
     Woken,
 )
+from emulator.torch_backend.computing import NONE, Clock, Computing
 
 #: Fabric time that a look whether a call has ended takes (ns).
 LOOK_NS = 1_000
@@ -33,7 +33,7 @@ _HERE = str(Path(__file__).parent)
 class RankLink:
     """The connection of rank ``rank`` of ``size`` over the socket ``channel``.
 
-    ``computed_ns`` returns how long the rank has computed since the script began.
+    ``clock`` counts how long the rank has computed since the script began.
     """
 
     def __init__(self, rank: int, size: int, channel: int) -> None:
@@ -48,7 +48,7 @@ class RankLink:
         self._arena = Arena(Path(begin.memory), 0, begin.capacity // 2)
         #: what the clock is beside the time of computing
         self._waited_ns = begin.clock_ns
-        self.computed_ns: Callable[[], int] = lambda: 0
+        self.clock: Clock = Computing(kind=NONE).clock(rank)
         self._number = 0
         self._sources: dict[int, int] = {}
         self._consumed: list[int] = []
@@ -58,10 +58,10 @@ class RankLink:
     @property
     def clock_ns(self) -> int:
         """Return the rank's time on the fabric's clock."""
-        return self._waited_ns + self.computed_ns()
+        return self._waited_ns + self.clock.computed_ns()
 
     def _set_clock(self, clock_ns: int) -> None:
-        self._waited_ns = clock_ns - self.computed_ns()
+        self._waited_ns = clock_ns - self.clock.computed_ns()
 
     def source(self, octets: int) -> int:
         """Return where ``octets`` of a call's input are to be put in :attr:`octets`."""
@@ -70,6 +70,7 @@ class RankLink:
     def call(self, call: Call) -> int:
         """Begin ``call``, whose number and clock are set here; return its number."""
         self._number += 1
+        self.clock.before_call()
         made = replace(call, number=self._number, clock_ns=self.clock_ns, rank=self.rank)
         self._sources[made.number] = made.source
         self._connection.send(made)

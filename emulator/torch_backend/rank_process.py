@@ -35,6 +35,7 @@ def run_script(script: Script, place: RankPlace) -> int:
             runpy.run_path(script.path, run_name="__main__")
     except SystemExit as end:
         status = _status_of(end)
+        trouble = f"rank {place.rank} ended with status {status}" if status else ""
     except BaseException as error:  # noqa: BLE001 (whatever the script raises)
         status = 1
         shown = _without_ours(error)
@@ -68,10 +69,12 @@ def _sentence(error: BaseException, rank: int) -> str:
     own = [one for one in lines if "site-packages" not in one.filename] or lines
     where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     words = str(error).strip().splitlines() or [""]
-    stated = f"rank {rank} raised {type(error).__name__}{where}: {words[0]}"
-    if "CUDA" in stated or "cuda" in stated:
-        stated += "; there is no CUDA here: --map-cuda has the CPU stand for it"
-    return stated
+    if "cuda" in words[0].lower():
+        return (
+            f"rank {rank} asks for CUDA{where}, which is not here ({words[0]}); --map-cuda has the "
+            "CPU stand for it"
+        )
+    return f"rank {rank} raised {type(error).__name__}{where}: {words[0]}"
 
 
 def _without_ours(error: BaseException) -> BaseException:

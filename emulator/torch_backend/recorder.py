@@ -41,22 +41,12 @@ from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work, _resolve_pr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
+from emulator.torch_backend.flops import FLOPS
 from emulator.torch_backend.launching import RankPlace
 
 _FOLDERS_OF_TORCH = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _aten = torch.ops.aten
-#: Formulas for FLOPs; torch has none for attention on a CPU, which has the same shapes.
-_FLOPS: Mapping[Any, Callable[..., int]] = {
-    **flop_registry,
-    _aten._scaled_dot_product_flash_attention_for_cpu: (
-        flop_registry[_aten._scaled_dot_product_flash_attention]
-    ),
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        flop_registry[_aten._scaled_dot_product_flash_attention_backward]
-    ),
-}
 Tensors = list[Any]
 
 
@@ -195,7 +185,7 @@ class Recorder(TorchDispatchMode):
             self._take(self.stream, (args, kwargs))
         if func is _aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _unknown(args[0])
-        formula = _FLOPS.get(func._overloadpacket)
+        formula = FLOPS.get(func._overloadpacket)
         if formula is None and func.namespace == "aten":
             with self:
                 result = func.decompose(*args, **kwargs)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from emulator.torch_backend.computing import Computing
 from emulator.torch_backend.launching import Prepare, RankPlace
 
 
-def on_fabric(computing: Callable[[], Callable[[], int]]) -> Prepare:
-    """Return what prepares a rank; ``computing`` begins to measure, and returns the clock."""
+def on_fabric(computing: Computing, *, cuda_on_cpu: bool) -> Prepare:
+    """Return what prepares a rank, which computes as ``computing`` has it."""
 
     def prepare(place: RankPlace) -> Callable[[str], None]:
         from emulator.torch_backend.process_group import install
         from emulator.torch_backend.rank_link import RankLink
 
+        if cuda_on_cpu:
+            from emulator.torch_backend.cuda_on_cpu import map_cuda
+
+            map_cuda()
         link = RankLink(place.rank, place.size, place.channel)
-        link.computed_ns = computing()
         install(link)
+        link.clock = computing.clock(place.rank)
         return link.end
 
     return prepare
-
-
-def no_computing() -> Callable[[], int]:
-    """Computing takes no time."""
-    return lambda: 0

@@ -31,12 +31,21 @@ class VirtualPool:
     """The GPUs of ``specs`` on ``fabric``; the owner of their ``memories`` (by rank).
 
     Where the fabric is that of several MPI ranks, each has the memories of its own GPUs.
+    ``shared``: other processes than workers map the memories, too.
 
     Use it as a context manager, or call :meth:`stop` at the end whatever happened.
     """
 
-    def __init__(self, lab: str, specs: Sequence[EndpointSpec], fabric: VirtualFabric) -> None:
+    def __init__(
+        self,
+        lab: str,
+        specs: Sequence[EndpointSpec],
+        fabric: VirtualFabric,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.lab = lab
+        self._shared = shared or bool(fabric.pids)  # workers share files
         self.specs = {spec.rank: spec for spec in specs}
         if len(self.specs) != len(specs):
             raise ValueError("two GPUs have the same rank")
@@ -69,7 +78,7 @@ class VirtualPool:
     def start(self, progress: Progress | None = None) -> None:
         """Make the memories and open every GPU's sockets in its namespace."""
         specs, fabric = list(self.specs.values()), self._fabric
-        make = GpuMemory.create if fabric.pids else GpuMemory.private  # workers share files
+        make = GpuMemory.create if self._shared else GpuMemory.private
         try:
             for rank, spec in self.specs.items():
                 if not fabric.lab.wires.here(spec.node):

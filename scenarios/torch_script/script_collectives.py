@@ -16,6 +16,7 @@ from emulator.torch_backend.calls import (
     GATHER,
     REDUCE,
     REDUCESCATTER,
+    REDUCING,
     SCATTER,
     SEND,
 )
@@ -42,7 +43,6 @@ ALGORITHMS = {
 }
 #: The octets of a barrier's notices.
 BARRIER_OCTETS = 4
-_REDUCING = (ALLREDUCE, REDUCE, REDUCESCATTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class ScriptCollectives:
 
 def _datatype(key: CallKey) -> DataType:
     """Return the type of elements: octets, where nothing is reduced or all are truth values."""
-    reduced = key.kind in _REDUCING and key.dtype != "bool"
+    reduced = key.kind in REDUCING and key.dtype != "bool"
     return DataType(key.dtype, key.dtype) if reduced else DataType("uint8", "uint8")
 
 
@@ -146,6 +146,6 @@ def _buffers(key: CallKey, size: int, position: int, slice_bytes: int) -> dict[s
             found = {INPUT: size}
         case _:
             found = {INPUT: size, OUTPUT: size}
-    if key.kind in _REDUCING and key.reduction == "avg":
+    if key.kind in REDUCING and key.reduction == "avg":
         found[DIVISOR] = min(slice_bytes, size)
     return found
