@@ -163,6 +163,9 @@ SHORT_OF_MEMORY = (
 LEAST_ADDRESSES = 256 << 20
 #: New objects until the garbage collector looks: modules and plans make many, which all stay.
 COLLECTED_OBJECTS = 200_000
+#: Two to this power are the clock cycles for which each thread of numpy's OpenBLAS spins when it
+#: has no work: 26 by default, which costs up to 25 ms of each start.
+SPUN_CYCLES = 4
 #: How click calls a word that is no number.
 _NO_NUMBER = re.compile(r"is not a valid (integer|float)( range)?$")
 #: Where Debian has ip, tc and bpftool; PATH of cron and of `su` has neither.
@@ -175,6 +178,7 @@ def main() -> None:
     _replace_closed_streams()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join(dict.fromkeys((*path, *SYSTEM_COMMANDS)))
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", str(SPUN_CYCLES))
     given = place()
     if given is None or is_farmed(sys.argv[1:]):
         status = _flushed(_carry_out())
