@@ -681,7 +681,8 @@ class Replay:
                     one,
                     at[0],
                     f"up to here the replay has more than {MOST_SCHEDULED} operations; take a "
-                    "larger slice_bytes, or cut the trace",
+                    "larger slice_bytes, a fabric with fewer GPUs in a server (each has a ring), "
+                    "or cut the trace",
                 )
 
 
