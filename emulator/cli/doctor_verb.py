@@ -23,6 +23,7 @@ from emulator.dataplane.doctor.capabilities import (
 )
 from emulator.errors import UserError
 from emulator.run.runner import RunRequest, prepare
+from emulator.sim.endpoint.nic import nic_profile
 
 #: What "can run" is judged by: the scenario that everybody runs first.
 FIRST_SCENARIO = "allreduce"
@@ -50,6 +51,7 @@ def command(form: str) -> None:
             )
         click.echo(drawn(found))
         click.echo(f"engine: {engine()}")
+        click.echo(f"NICs: they take no time, or that of --nic {' or '.join(nic_profile.PROFILES)}")
     if problem is not None:
         raise UserError(f"uetemu run {FIRST_SCENARIO} cannot run here: {problem}")
 

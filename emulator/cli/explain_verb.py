@@ -14,6 +14,7 @@ from emulator.errors import UserError
 from emulator.metrics import METRICS, added_columns, table
 from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.rocev2 import counters
+from emulator.sim.endpoint.nic import nic_profile
 from topologies.advice import near
 from uet import counter_meanings
 
@@ -35,6 +36,7 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
         ("pool of a switch", result_keys.SWITCH_POOL),
         ("counter of PFC", result_keys.PAUSE),
         ("counter of the link layer", result_keys.LINK),
+        ("NIC that takes time (--nic), in ns, * a guess", nic_profile.meanings()),
     )
 
 
@@ -43,7 +45,8 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
 def command(names: Sequence[str]) -> None:
     """Say what a column of a table, a key of result.json, or a counter means.
 
-    NAME is a column's heading, such as busbw or "of ideal", or a key, such as busbw_gbps.
+    NAME is a column's heading, such as busbw or "of ideal", or a key, such as busbw_gbps, or a NIC
+    of --nic, such as cx7.
     """
     headings = headed()
     for name in names:

@@ -16,6 +16,7 @@ from emulator.dataplane.switch.balancing import METHODS
 from emulator.metrics import METRICS
 from emulator.rocev2.congestion import dcqcn_parameters
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
+from emulator.sim.endpoint.nic import nic_profile
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
 from topologies.exports.export_registry import EXPORTS
@@ -39,6 +40,11 @@ def command() -> None:
         "ways of spraying (--transport uet:spray=NAME)": _meanings(SPRAYING),
         "switches (--switch NAME)": switch_choice.MEANINGS,
         "load balancing (--switch shallow:balance=NAME)": _meanings(METHODS),
+        "NICs that take time, in ns, * a guess (--nic NAME)": nic_profile.meanings(),
+        "libraries that take time (uetemu run allreduce --param library=NAME)": {
+            name: library.fitted
+            for name, library in import_module("scenarios.collectives.library").LIBRARIES.items()
+        },
         "exports (uetemu graph --format NAME)": _meanings(EXPORTS),
         "trace formats (uetemu run trace --param format=NAME)": _meanings(
             import_module("scenarios.traces.format_registry").FORMATS

@@ -178,13 +178,16 @@ def _seeds(result: Result) -> str:
 
 
 def taken_times(plan: RunPlan) -> str:
-    """Return what NICs take, and GPUs."""
+    """Return what NICs take, and GPUs, and whether scale-up switches sum."""
     nic, library = plan.request.nic, getattr(plan.request.parameters, "library", None)
     nics = "no time (--nic none)" if nic == nic_profile.NONE else f"those of --nic {nic}"
     if library is None:  # GPUs have what the scenario gives them to compute
         return f"NICs take {nics}"
     gpus = "no time (library=none)" if library == "none" else f"those of library={library}"
-    return f"NICs take {nics}, GPUs {gpus}"
+    sums = ""
+    if getattr(plan.request.parameters, "algorithm", None) == "nvls":
+        sums = "; scale-up switches sum and copy, as a model whose packets are not seen"
+    return f"NICs take {nics}, GPUs {gpus}{sums}"
 
 
 def _work(plan: RunPlan) -> str:

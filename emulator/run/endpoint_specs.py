@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
@@ -62,6 +63,8 @@ def endpoint_specs(  # noqa: PLR0913  each is a field of what it makes
     pause the data of a NIC.  ``nic``: the time that NICs take.
     """
     transport = transport.keyed(secrets.token_bytes())
+    if nic is not None:
+        nic = replace(nic, qps_each=transport.queue_pairs)
     logs = event_logs or {}
     gpus = topology.gpus
     addresses = RankAddresses([str(gpu_address(gpu).ip) for gpu in gpus])

@@ -200,6 +200,7 @@ def _fit(
         event_logs=False,
         out_of_order="rx_out_of_order",
         header_bits=32,
+        queue_pairs=qps,
         traits=_traits(chosen, qps, int(str(fields["timeout"]))),
     )
 

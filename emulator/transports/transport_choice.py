@@ -39,7 +39,8 @@ class TransportChoice:
     need, for one life (:meth:`keyed`).  ``data_packets`` and ``retransmitted`` name its counters of
     first transmissions and repeats.  ``event_logs``: its endpoints can write them.
     ``trimmed_octets``: what trimming must leave of an IP payload, so that the packet can be
-    refused.  ``header_bits``: what a write carries of header data. ``out_of_order`` names the
+    refused.  ``header_bits``: what a write carries of header data.
+    ``queue_pairs``: those to each peer, which messages take in turn. ``out_of_order`` names the
     counter of packets that come out of order, where the transport keeps every flow on one path.
     ``traits`` describe by subject how it works, for people who compare it with another.
     ``code_points`` are those that its endpoints send, each with whether such packets can be marked
@@ -59,6 +60,7 @@ class TransportChoice:
     trimmed_octets: int = MIN_TRIM_SIZE
     out_of_order: str | None = None
     header_bits: int = 64
+    queue_pairs: int = 1
     traits: Mapping[str, str] = field(default_factory=dict)
 
     def keyed(self, secret: bytes) -> TransportChoice:

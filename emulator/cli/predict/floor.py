@@ -98,6 +98,7 @@ class Floor:
             "log": None if self.log is None else self.log.source,
             **{key: self.result[key] for key in run},
             "nic": self.plan.request.nic,
+            "library": getattr(self.plan.request.parameters, "library", None),
             "below": self.below,
             "rows": list(self.rows),
             "bands": [

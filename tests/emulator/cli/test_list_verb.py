@@ -12,7 +12,9 @@ from emulator.dataplane.switch import switch_choice
 from emulator.dataplane.switch.balancing import METHODS
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
 from emulator.rocev2.congestion.rate_registry import RATE_CONTROLS
+from emulator.sim.endpoint.nic.nic_profile import PROFILES
 from emulator.transports import TRANSPORTS
+from scenarios.collectives.library import LIBRARIES
 from scenarios.traces.format_registry import FORMATS
 from topologies.catalogue import DESIGNS
 from topologies.exports.export_registry import EXPORTS
@@ -26,7 +28,7 @@ def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     named = [line.split(None, 1) for line in lines if line.startswith("  ")]
     assert [name for name, _ in named] == [
         *(*scenario.names(), *DESIGNS, *TRANSPORTS, *CONTROLS, *RATE_CONTROLS, *NAMED, *SPRAYING),
-        *(*switch_choice.MEANINGS, *METHODS, *EXPORTS, *FORMATS, *KINDS),
+        *(*switch_choice.MEANINGS, *METHODS, *PROFILES, *LIBRARIES, *EXPORTS, *FORMATS, *KINDS),
     ]
 
 

@@ -121,6 +121,11 @@ class Executor:
         self._late_writes = self._late_copies = False
         #: until when (ps) the GPU's channels and the NIC's doorbells are taken
         self._channels_free = self._nic_free = 0
+        #: by peer the next queue pair; those whose contexts the NIC has, the last in use behind the
+        #: others, and those it has dropped
+        self._qp_turns: dict[int, int] = {}
+        self._cached_qps: dict[int, None] = {}
+        self._dropped_qps: set[int] = set()
         self._narrow = header_bits == NARROW
         #: immediates that came before the start
         self._unread: list[tuple[int, int, DataArrival]] = []
@@ -167,6 +172,9 @@ class Executor:
         self._transport = transport
         self.arrivals.clear()
         self._unread.clear()
+        self._qp_turns.clear()
+        self._cached_qps.clear()
+        self._dropped_qps.clear()
 
     def load(self, program: ScheduleProgram) -> None:
         """Take ``program`` for the executions to come."""
@@ -389,8 +397,28 @@ class Executor:
             rung = max(when, self._nic_free)
             self._nic_free = rung + nic.occupied_ps(octets)
             when = rung + nic.before_wire_ps(octets)
+            if self._misses(int(program.rows[index * ROW + PEER]), nic):
+                when += nic.miss_ns * PS
         _push(self._timers, (-(-when // PS), ~index))
         return 0
+
+    def _misses(self, peer: int, nic: NicTimes) -> bool:
+        """Use a queue pair to ``peer``; return whether the NIC has dropped its context before."""
+        turn = self._qp_turns.get(peer, 0)
+        self._qp_turns[peer] = (turn + 1) % nic.qps_each
+        qp = peer * nic.qps_each + turn
+        cached = self._cached_qps
+        if qp in cached:
+            del cached[qp]
+        cached[qp] = None  # behind all others
+        if len(cached) > nic.cached_qps:
+            oldest = next(iter(cached))
+            del cached[oldest]
+            self._dropped_qps.add(oldest)
+        if qp not in self._dropped_qps:
+            return False
+        self._dropped_qps.discard(qp)
+        return True
 
     def _begin_write(self, index: int) -> int:
         octets = int(self._program.rows[index * ROW + OCTETS])

@@ -58,6 +58,7 @@ def test_a_fabric_has_a_floor_and_a_slow_cluster_lies_below_it(tmp_path: Path) -
         output=tmp_path / "run",
     )
     assert found.collective == "all_reduce"
+    assert (found.as_dict()["nic"], found.as_dict()["library"]) == ("none", "none")
     assert found.below == [65536]
     small, large = found.rows
     assert small["busbw_gbps"] > small["floor_busbw_gbps"] > 0

@@ -22,7 +22,7 @@ def test_no_profile_is_no_time() -> None:
 
 @pytest.mark.parametrize(("octets", "gap"), [(1, 3_000), (1_000_000, 8_000_000)])
 def test_messages_are_apart_by_their_rate_or_by_that_of_pcie(octets: int, gap: int) -> None:
-    assert NicTimes(0, 0, 0, 0, 3_000, 10**12).occupied_ps(octets) == gap
+    assert NicTimes(0, 0, 0, 0, 3_000, 10**12, 1, 0).occupied_ps(octets) == gap
 
 
 def test_the_help_tells_guesses_from_measurements() -> None:
@@ -30,7 +30,7 @@ def test_the_help_tells_guesses_from_measurements() -> None:
         next(line for line in nic_profile.describe().splitlines() if f" {name}:" in line)
         for name in ("cx7", "thor2")
     )
-    assert "*" not in cx7
+    assert cx7.partition(", queue pair")[0].count("*") == 0
     assert "doorbell to wire 1500*" in thor2
 
 

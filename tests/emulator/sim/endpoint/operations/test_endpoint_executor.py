@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -504,7 +505,7 @@ def test_tag_used_twice_is_refused(ranks: TwoRanks) -> None:
 
 
 #: A NIC whose times can be told apart: 100 + 20 before the wire, 3 behind it, 1 us a message.
-NIC = NicTimes(100, 8, 20, 3, 1_000_000, 8 * 10**12)
+NIC = NicTimes(100, 8, 20, 3, 1_000_000, 8 * 10**12, 2, 7)
 
 
 @pytest.fixture(params=[WIDE, NARROW], ids=["64 bits", "32 bits"])
@@ -538,6 +539,19 @@ def test_a_nic_begins_so_many_messages_a_second(with_nics: TwoRanks) -> None:
         [receive(n, into=there[n]) for n in range(3)],
     )
     assert posted_at(with_nics) == [100, 1_100, 2_100]
+
+
+@pytest.mark.parametrize(("qps_each", "last"), [(2, [3_100, 4_100]), (3, [3_107, 4_107])])
+def test_a_queue_pair_that_the_nic_has_dropped_is_fetched(qps_each: int, last: list[int]) -> None:
+    """Writes take queue pairs in turn, of which the NIC has two: each first use is free."""
+    ranks = TwoRanks(WIDE, replace(NIC, qps_each=qps_each))
+    here, there = ([region(name, 8, n * 8) for n in range(5)] for name in "ab")
+    ranks.load(
+        [write(n, local=here[n], remote=there[n]) for n in range(5)],
+        [receive(n, into=there[n]) for n in range(5)],
+    )
+    assert posted_at(ranks) == [100, 1_100, 2_100, *last]
+    ranks.close()
 
 
 def posted_at(ranks: TwoRanks) -> list[int]:
