@@ -142,19 +142,24 @@ def _summary(choice: SuiteChoice) -> Procedure:
     rows = yield from _rows([point for source in SOURCES for point in source.points], choice)
     table, found = [], iter(rows)
     for source in SOURCES:
-        table.append(_counted(source.title, [next(found) for _ in source.points]))
-    table.append(total := _counted("all", rows))
-    unexplained = [row["number"] for row in rows if row["verdict"] == OFF and not row["why"]]
+        table.append(counted(source.title, [next(found) for _ in source.points]))
+    table.append(total := counted("all", rows))
     return Findings(
         tables=[SuiteTable(title="Points by verdict", columns=COUNTS, rows=table)],
-        notes=[
-            f"Goal: {GOAL:.0%} of those that count agree; {total['share']:.0f} % do.",
-            f"Off without a reason: {', '.join(unexplained) or 'none'}.",
-        ],
+        notes=notes(total, rows),
     )
 
 
-def _counted(source: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def notes(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what is said of all points: ``rows`` of each, and of them together, ``total``."""
+    unexplained = [row["number"] for row in rows if row["verdict"] == OFF and not row["why"]]
+    return [
+        f"Goal: {GOAL:.0%} of those that count agree; {total['share']:.0f} % do.",
+        f"Off without a reason: {', '.join(unexplained) or 'none'}.",
+    ]
+
+
+def counted(source: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return how many points have each verdict; fitted ones are in no number."""
     verdicts = Counter(row["verdict"] for row in rows if row["counts"] != FITTED)
     counts = {column.key: verdicts[column.heading] for column in COUNTS[1:-1]}

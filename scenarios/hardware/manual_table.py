@@ -1,6 +1,6 @@
 """Write the table of this folder's manual: ``python -m scenarios.hardware.manual_table FOLDER``.
 
-FOLDER is that of ``uetemu bench hardware``.
+FOLDER is that of ``uetemu bench hardware``, of all sources or of some (``--tests 8``).
 """
 
 from __future__ import annotations
@@ -12,30 +12,44 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.report.suite.folder import SuiteFolder
+from emulator.report.suite.folder import ReportedTest, SuiteFolder
 from emulator.suite.suite_model import shown_value
-from scenarios.hardware.hardware_suite import FITTED, SUITE
+from scenarios.hardware.hardware_suite import COUNTS, FITTED, SOURCES, SUITE, counted, notes
 
 MANUAL = Path(__file__).with_name("README.md")
 _BLOCK = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
+#: The part of a source begins with its number and title.
+_PART = re.compile(r"^\*\*(\d+) .*?(?=^\*\*\d+ |^<!-- end -->)", re.DOTALL | re.MULTILINE)
+_TITLES = {source.number: source.title for source in SOURCES}
+#: Stands behind the verdict of a point that a constant was fitted on.
+_FITTED = " (fitted)"
 _HEADINGS = ("point", "measurement", "published", "uetemu", "ratio", "verdict")
 
 
 def with_table(text: str, suite: SuiteFolder) -> str:
     """Return the manual ``text`` with the results of ``suite``.
 
-    UserError unless the suite is that of hardware, and has ended.
+    Sources that it has not measured keep the tables that they have.  UserError unless it is of
+    hardware, and if such a source has none.
     """
-    missing = {test.number for test in SUITE.tests} - {
-        test.number for test in suite.tests if test.measured
-    }
-    if suite.data.get("suite") != SUITE.name or missing:
+    block = _BLOCK.search(text)
+    parts = {} if block is None else _parts(block[0])
+    for test in suite.tests:
+        if suite.data.get("suite") == SUITE.name and test.measured and test.number in _TITLES:
+            parts[test.number] = "\n".join(_section(test))
+    missing = [number for number in _TITLES if number not in parts]
+    if block is None or missing:
         raise UserError(
-            f"{suite.path} is no complete suite of hardware: run `uetemu bench hardware --output "
-            f"{suite.path}`"
+            f"{suite.path} is no suite of hardware with source {', '.join(missing) or 'at all'}, "
+            f"of which there is no table yet: run `uetemu bench hardware --output {suite.path}`"
         )
-    block = "\n".join(_lines(suite))
-    return _BLOCK.sub(lambda found: f"{found[1]}{block}\n{found[2]}", text)
+    lines = "\n".join([*_summary(parts), *(f"\n{parts[number]}" for number in _TITLES)])
+    return _BLOCK.sub(lambda found: f"{found[1]}{lines}\n{found[2]}", text)
+
+
+def _parts(block: str) -> dict[str, str]:
+    """Return the part of each source, by its number."""
+    return {found[1]: found[0].rstrip() for found in _PART.finditer(block)}
 
 
 def measured(text: str) -> dict[str, float]:
@@ -46,27 +60,46 @@ def measured(text: str) -> dict[str, float]:
     return {number: float(value) for number, value in found.items() if value[:1].isdigit()}
 
 
-def _lines(suite: SuiteFolder) -> Iterator[str]:
-    *sources, summary = suite.tests
-    counts = summary.tables[0]
+def _summary(parts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the counts of verdicts, and how many agree."""
+    rows = {number: list(_rows(part)) for number, part in parts.items()}
+    counts = [counted(_TITLES[number], rows[number]) for number in _TITLES]
+    every = [row for number in _TITLES for row in rows[number]]
+    counts.append(total := counted("all", every))
     yield from _table(
-        [column.heading for column in counts.columns],
-        ([shown_value(row.get(column.key)) for column in counts.columns] for row in counts.rows),
+        [column.heading for column in COUNTS],
+        ([shown_value(row.get(column.key)) for column in COUNTS] for row in counts),
     )
     yield ""
-    yield from (f"- {note}" for note in summary.notes)
-    for test in sources:
-        rows = test.tables[0].rows
-        yield from ("", f"**{test.number} {test.title}** ({test.objective})", "")
-        yield from _table(_HEADINGS, map(_cells, rows))
-        reasons = [row for row in rows if row.get("why")]
-        if reasons:
-            yield ""
-            yield from (f"- {row['number']}: {row['why']}" for row in reasons)
+    yield from (f"- {note}" for note in notes(total, every))
+
+
+def _rows(part: str) -> Iterator[dict[str, Any]]:
+    """Yield number, verdict, reason, and whether it counts, of each point in a part."""
+    for line in part.splitlines():
+        cells = line.strip("| ").split(" | ")
+        if len(cells) == len(_HEADINGS) and cells != list(_HEADINGS):
+            verdict = cells[-1].removesuffix(_FITTED)
+            yield {
+                "number": cells[0],
+                "verdict": verdict,
+                "counts": FITTED if verdict != cells[-1] else "yes",
+                "why": f"\n- {cells[0]}: " in part,
+            }
+
+
+def _section(test: ReportedTest) -> Iterator[str]:
+    rows = test.tables[0].rows
+    yield from (f"**{test.number} {test.title}** ({test.objective})", "")
+    yield from _table(_HEADINGS, map(_cells, rows))
+    reasons = [row for row in rows if row.get("why")]
+    if reasons:
+        yield ""
+        yield from (f"- {row['number']}: {row['why']}" for row in reasons)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    fitted = " (fitted)" if row["counts"] == FITTED else ""
+    fitted = _FITTED if row["counts"] == FITTED else ""
     least, most = shown_value(row.get("least")), shown_value(row.get("most"))
     spread = "" if least == most else f" [{least} .. {most}]"
     return [

@@ -116,10 +116,23 @@ def test_the_manual_has_the_table_of_a_whole_suite(tmp_path: Path) -> None:
     assert found["5.1"] == 8  # GB/s in Gb/s
 
 
-def test_half_a_suite_makes_no_table(tmp_path: Path) -> None:
+def test_a_source_alone_has_its_table_made_anew(tmp_path: Path) -> None:
+    SuiteRun(SUITE, SUITE.tests[4:5], CHOICE, tmp_path, EveryValueIsOne()).run()
+    before = MANUAL.read_text()
+    text = with_table(before, SuiteFolder.read(tmp_path))
+    found, old = measured(text), measured(before)
+    assert {number for number, value in old.items() if found[number] != value} <= {
+        point.number for point in points() if point.number.startswith("5.")
+    }
+    assert found["5.1"] == 8  # GB/s in Gb/s
+    counts = [line for line in text.splitlines() if line.startswith("| Rates and times")]
+    assert counts == ["| Rates and times of one connection | 0 | 0 | 6 | 1 | 0 | 0.000 |"]
+
+
+def test_half_a_suite_makes_no_table_where_there_was_none(tmp_path: Path) -> None:
     SuiteRun(SUITE, SUITE.tests[:1], CHOICE, tmp_path, EveryValueIsOne()).run()
-    with pytest.raises(UserError, match="is no complete suite"):
-        with_table("", SuiteFolder.read(tmp_path))
+    with pytest.raises(UserError, match="is no suite of hardware with source 2, 3, 4"):
+        with_table("<!-- measured -->\n<!-- end -->", SuiteFolder.read(tmp_path))
 
 
 def test_the_manual_shows_every_point_as_it_was_published() -> None:
