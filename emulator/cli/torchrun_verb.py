@@ -166,7 +166,7 @@ def _hosts(options: _Options) -> list[int]:
 def _prepared(options: _Options, notes: str) -> list[Prepare]:
     """Return what is called in each rank before the script; its notes go into the folder."""
     if options.record:
-        return [Record(notes, fake=options.fake)]
+        return [Record(notes, fake=options.fake, cuda_on_cpu=options.map_cuda)]
     if options.fabric == "none":
         return []
     from emulator.torch_backend.computing import Computing

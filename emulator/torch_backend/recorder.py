@@ -26,7 +26,6 @@ them.  Operations without FLOPs take no time, and neither does the host.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import sys
@@ -44,6 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from emulator.torch_backend.flops import FLOPS
 from emulator.torch_backend.launching import RankPlace
+from emulator.torch_backend.other_groups import have_gloo, pretend
 
 _FOLDERS_OF_TORCH = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _aten = torch.ops.aten
@@ -202,6 +202,7 @@ class Recorder(TorchDispatchMode):
             coming = self._coming.pop(_storage(tensor), None)
             if coming is not None:
                 self.wait(stream, [coming])
+                self._works = {key: one for key, one in self._works.items() if one[1] != coming}
 
     def wait_for_work(self, work: Any) -> None:
         """Let what follows in the current stream wait for ``work``, if it is of a call here."""
@@ -428,26 +429,36 @@ _CALLS: Mapping[str, Callable[[str, Mapping[str, Any], Any], _Call]] = {
 # -- in the process of a rank ----------------------------------------------------------------------
 
 
-def begin(place: RankPlace, folder: str, *, fake: bool) -> None:
-    """Note from now on what the rank at ``place`` does, and write it into ``folder`` at its end."""
-    recorder = start()
-    families = None
-    if fake:
-        from emulator.torch_backend.fakes import pretend
+def begin(place: RankPlace, folder: str, *, fake: bool, cuda_on_cpu: bool) -> Callable[[str], None]:
+    """Note from now on what the rank at ``place`` does; return what writes it into ``folder``."""
+    devices: list[Any] = [torch.cpu]
+    if cuda_on_cpu:
+        from emulator.torch_backend.cuda_on_cpu import map_cuda
 
-        families = pretend(place)
+        map_cuda()
+        devices.append(torch.cuda)
+    recorder = _listen(devices)
+    families = pretend(place) if fake else None
+    if not fake:
+        have_gloo(place)
     recorder.__enter__()
-    atexit.register(write, recorder, Path(folder), place, families)
+
+    def end(_: str) -> None:
+        recorder.__exit__(None, None, None)
+        write(recorder, Path(folder), place, families)
+
+    return end
 
 
-def start() -> Recorder:
-    """Return a recorder to which Works, streams and optimisers of torch will tell what they do."""
+def _listen(devices: Sequence[Any]) -> Recorder:
+    """Return a recorder to which Works, streams of ``devices`` and optimisers tell what they do."""
     recorder = Recorder()
     for one in (_Stream, _Event, _StreamContext):
         one.recorder = recorder
-    torch.cpu.Stream, torch.cpu.Event = _Stream, _Event
-    torch.cpu.StreamContext = torch.cpu.stream = _StreamContext
-    torch.cpu.current_stream = lambda device=None: recorder.stream
+    for device in devices:
+        device.Stream, device.Event = _Stream, _Event
+        device.StreamContext = device.stream = _StreamContext
+        device.current_stream = lambda device=None: recorder.stream
     for kind in (Work, FakeWork):  # each has a wait() of its own
         _tell_of_waits(kind, recorder)
     register_optimizer_step_post_hook(lambda *_: recorder.next_step())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from emulator.torch_backend.launching import RankPlace
@@ -17,13 +18,14 @@ class Record:
     """Has a rank's notes written into ``folder`` at its end: a ``Prepare`` of a script.
 
     ``fake``: tensors have no values, and one rank stands for all
-    (:mod:`emulator.torch_backend.fakes`).
+    (:mod:`emulator.torch_backend.other_groups`).  ``cuda_on_cpu``: the CPU stands for CUDA.
     """
 
     folder: str
     fake: bool = False
+    cuda_on_cpu: bool = False
 
-    def __call__(self, place: RankPlace) -> None:
+    def __call__(self, place: RankPlace) -> Callable[[str], None]:
         from emulator.torch_backend.recorder import begin
 
-        begin(place, self.folder, fake=self.fake)
+        return begin(place, self.folder, fake=self.fake, cuda_on_cpu=self.cuda_on_cpu)

@@ -132,6 +132,33 @@ def test_messages_and_rooted_collectives_are_recorded(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+CUDA = """\
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+pair = dist.new_group([0, 1], backend="nccl")
+square = torch.ones(64, 64, device="cuda")
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    sums = torch.ones(25).cuda()
+    dist.all_reduce(sums, group=pair)
+    over = torch.cuda.Event()
+    over.record()
+product = square @ square
+torch.cuda.current_stream().wait_event(over)
+product = square @ square
+"""
+
+
+def test_streams_of_cuda_order_what_overlaps_and_gloo_stands_for_nccl(tmp_path: Path) -> None:
+    trace = record(tmp_path, CUDA, "--map-cuda")
+    for operations in trace.operations:
+        assert [type(one) for one in operations] == [TraceCompute, TraceCollective, TraceCompute]
+        beside, sums, behind = operations
+        assert (beside.after, sums.after, set(behind.after)) == ((), (), {0, 1})
+
+
 EXPERTS = """\
 import torch, torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single_autograd as exchange
