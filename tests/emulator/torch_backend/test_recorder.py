@@ -216,6 +216,7 @@ def test_one_process_with_fake_tensors_records_what_all_ranks_do(tmp_path: Path)
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_eight_billion_parameters_over_64_ranks_fit_into_one_process(tmp_path: Path) -> None:
     path = tmp_path / "step.csv"
     words = ["--ranks", "64", "--fake", "--record", str(path), str(LLAMA)]

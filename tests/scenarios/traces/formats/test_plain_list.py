@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.formats import plain_list
+from scenarios.traces.plain_rows import FIELDS
 from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
@@ -199,14 +200,17 @@ def test_a_list_that_is_too_long_is_refused_before_its_rows_are_in_memory(
 
 
 CELLS = st.sampled_from(
-    ["", "send", "all_gather", "compute", "barrier", "reduce", "8", "1us", "0 1", "0-3", "a", '"']
+    [
+        *("", "send", "all_gather", "compute", "barrier", "reduce", "8", "1us", "0 1", "0-3"),
+        *("a", '"', "all_to_all", "delay", "0 1; 2 3", "all", "1 2 3 4"),
+    ]
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(st.lists(CELLS, max_size=8), max_size=6))
+@given(st.lists(st.lists(CELLS, max_size=10), max_size=6))
 def test_any_cells_are_a_trace_or_one_sentence(tmp_path: Path, rows: list[list[str]]) -> None:
-    text = HEAD + "\n".join(",".join(row) for row in rows)
+    text = ",".join(FIELDS) + "\nranks,,4\n" + "\n".join(",".join(row) for row in rows)
     assert "\n" not in outcome(lambda: in_order(read(tmp_path, "a.csv", text)))
 
 
