@@ -49,6 +49,7 @@ from emulator.run.measures.port_record import PortRecord
 from emulator.run.measures.queue_depths import QueueSeries
 from emulator.sim.endpoint.interruption import JobExecution
 from emulator.sim.endpoint.operations.operation_table import in_columns
+from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule, compiled_ranks, without_others
 from emulator.transports.wire_cost import WireCost
 from topologies.advice import meant
@@ -167,7 +168,8 @@ class Trial:
 
     ``drive`` makes the operations while the execution goes on, with the run folder for what it
     writes: schedules have none then (:mod:`emulator.workers.open_execution`).  ``room_octets`` of
-    each GPU's memory are for it, of which what is not used costs nothing.
+    each GPU's memory are for it, of which what is not used costs nothing.  ``executed`` returns
+    what the timeline shows of it.
     """
 
     collective: str
@@ -192,6 +194,7 @@ class Trial:
     warnings: Sequence[str] = ()
     drive: Callable[[OpenExecution, Path], None] | None = None
     room_octets: int = 0
+    executed: Callable[[], tuple[Sequence[Schedule], Sequence[RankResult]]] | None = None
 
     @property
     def name(self) -> str:

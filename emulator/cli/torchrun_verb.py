@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,8 @@ from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 
 #: The scenario's module; the floor of scenarios lies above this one.
 _SCENARIO = "scenarios.torch_script.torch_run"
+#: Lines of the script that the table shows at most.
+MOST_SITES = 20
 
 
 @click.command(
@@ -100,6 +102,13 @@ _SCENARIO = "scenarios.torch_script.torch_run"
     help="fail unless result.json has this digest of all frames and their times",
 )
 @click.option("--capture", metavar="all|none|NODE[:PORT],...", help="ports to capture")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="TIMELINE",
+    help="what goes wrong, as in uetemu run: the script runs without it first",
+)
 @nic
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
@@ -138,6 +147,7 @@ class _Options:
     workers: str | None
     digest: str | None
     capture: str | None
+    faults: Sequence[str]
     nic: str
     output: Path | None
     report: bool
@@ -230,6 +240,36 @@ def _show(rank: int, stream: int, line: str) -> None:
     click.echo(f"[{rank}] {line}", file=sys.stdout if stream == 1 else sys.stderr)
 
 
+#: Columns of the calls by line.
+_CALLS = (
+    ("site", "line of the script", "", 20),
+    ("kind", "kind", "", 13),
+    ("dtype", "type", "", 9),
+    ("members", "ranks", "", 6),
+    ("calls", "calls", "", 6),
+    ("bytes", "octets", "(B)", 13),
+    ("time_us", "time", "(us)", 12),
+    ("longest_us", "longest", "(us)", 10),
+    ("busbw_gbps", "busbw", "(GB/s)", 8),
+    ("algorithms", "algorithm", "", 12),
+)
+
+
+def _show_calls(row: Mapping[str, object]) -> None:
+    """Print the calls of a ``row`` of the result by the lines that made them."""
+    from emulator.result_rows import TableColumn
+    from emulator.run.report.result_table import ResultTable
+
+    sites = cast(Sequence[Mapping[str, object]], row["call_sites"])
+    table = ResultTable([TableColumn(*column) for column in _CALLS], wide=True)
+    click.echo(f"#\n# Calls over {row['transport']}, the longest first")
+    for one in sites[:MOST_SITES]:
+        for line in table.lines(one):
+            click.echo(line)
+    if len(sites) > MOST_SITES:
+        click.echo(f"# and {len(sites) - MOST_SITES} lines more (call_sites of result.json)")
+
+
 def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
     from emulator.cli import run_options as parse
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
@@ -268,6 +308,7 @@ def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
             workers=parse.parse_workers(options.workers) or 1,
             digest=parse.parse_digest(options.digest),
             capture=options.capture,
+            faults=options.faults,
             nic=options.nic,
             output=options.output,
             lab=options.name,
@@ -289,6 +330,9 @@ def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
             click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
     terminal.close(folder, result)
+    if options.form == "table":
+        for row in result.rows:
+            _show_calls(row)
     if options.report:
         from emulator.report.run.page import write_report
 

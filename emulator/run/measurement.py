@@ -188,7 +188,8 @@ def measure(
         observed=tuple(observed),
         wire=context.wire,
     )
-    return Measured(outcome, *whole, faults.latest)
+    shown = whole if trial.executed is None else trial.executed()
+    return Measured(outcome, *shown, faults.latest)
 
 
 def _in_folder(

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import (
+    Barrier,
+    Compute,
+    Operation,
+    Schedule,
+    ScheduleSpan,
+)
 from emulator.torch_backend.calls import (
     ALLGATHER,
     ALLREDUCE,
@@ -48,6 +58,48 @@ class CallRecord:
     def first(self) -> Call:
         """Return the call that came first."""
         return next(iter(self.calls.values()))
+
+
+#: When something began and ended (ns), and its name.
+Span = tuple[int, int, str]
+
+
+def executed(
+    ranks: int,
+    records: Iterable[CallRecord],
+    computing: Mapping[int, Sequence[Span]],
+    began_ns: int,
+) -> tuple[list[Schedule], list[RankResult]]:
+    """Return what ``ranks`` GPUs have done, as schedules for the timeline, from ``began_ns`` on."""
+    calls: dict[int, list[Span]] = {}
+    for one in records:
+        for rank, ended in one.ended.items():
+            call = one.calls[rank]
+            name = f"{call.kind} {call.site}"
+            calls.setdefault(rank, []).append((one.begun[rank], ended, name))
+    schedules, results = [], []
+    for rank in range(ranks):
+        computed, called = list(computing.get(rank, ())), calls.get(rank, [])
+        operations: list[Operation] = [Compute(duration_ns=end - at) for at, end, _ in computed]
+        operations += [Barrier(name=name) for _, _, name in called]
+        spans = [
+            ScheduleSpan(name, number, number + 1)
+            for number, (_, _, name) in enumerate(called, len(computed))
+        ]
+        times = np.array([one[:2] for one in (*computed, *called)], np.int64).reshape(-1, 2)
+        schedules.append(Schedule(rank=rank, buffers={}, operations=operations, spans=tuple(spans)))
+        results.append(
+            RankResult(
+                rank=rank,
+                node="",
+                execution=1,
+                start_ns=began_ns,
+                end_ns=int(times[:, 1].max(initial=began_ns)),
+                operation_start=times[:, 0].copy(),
+                operation_end=times[:, 1].copy(),
+            )
+        )
+    return schedules, results
 
 
 def bus_factor(kind: str, members: int) -> float:

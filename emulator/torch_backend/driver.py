@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -26,8 +26,9 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.sim.endpoint.operations.elementwise import element_type
 from emulator.sim.endpoint.operations.rank_result import RankResult
+from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.torch_backend.arena import Arena, ArenaFullError
-from emulator.torch_backend.call_records import CallRecord
+from emulator.torch_backend.call_records import CallRecord, Span, executed
 from emulator.torch_backend.calls import (
     ALLTOALL,
     BARRIER,
@@ -76,6 +77,9 @@ class _Rank:
     calls: list[Call] = field(default_factory=list)
     records: dict[int, CallRecord] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
+    #: since when it computes, and the spans in which it has
+    busy_ns: int = 0
+    computed: list[Span] = field(default_factory=list)
     #: reported to the rank, and not taken yet
     given: dict[int, CallRecord] = field(default_factory=dict)
     consumed: list[int] = field(default_factory=list)
@@ -98,19 +102,27 @@ class ScriptDriver:
         self._nursery, self._places = nursery, places
         self._compile, self._show = compile_call, show
         self.records: list[CallRecord] = []
-        self.began_ns = self.ended_ns = 0
+        self._began_ns = 0
+        self._computed: Mapping[int, Sequence[Span]] = {}
+        self._executions = self._gpus = 0
 
     def __call__(self, execution: OpenExecution, folder: Path) -> None:
-        output = RankOutput(folder / FOLDER, self._show)
+        self._gpus = len(execution.memories)
+        self._executions += 1
+        later = f"-{self._executions}" if self._executions > 1 else ""
+        output = RankOutput(folder / f"{FOLDER}{later}", self._show)
         drive = _Drive(self._nursery, self._places, self._compile, execution, output)
-        self.records = drive.records
-        self.began_ns = execution.now_ns
+        self.records, self._computed = drive.records, drive.computed
+        self._began_ns = execution.now_ns
         try:
             drive.run()
         finally:
-            self.ended_ns = execution.now_ns
             self._nursery.end_ranks()
             output.close()
+
+    def executed(self) -> tuple[list[Schedule], list[RankResult]]:
+        """Return what the ranks have done, for the timeline."""
+        return executed(self._gpus, self.records, self._computed, self._began_ns)
 
 
 class _Drive:
@@ -143,10 +155,13 @@ class _Drive:
         self._streams: dict[tuple[str, int], deque[CallRecord]] = defaultdict(deque)
         execution.heard, execution.failed = self._heard, self._failed
         self._lost: dict[int, str] = {}
+        self._dead: set[int] = set()
         self._ranks = [
-            _Rank(one, Connection(one.channel.detach()), execution.now_ns)
+            _Rank(one, Connection(one.channel.detach()), execution.now_ns, busy_ns=execution.now_ns)
             for one in nursery.spawn(places)
         ]
+        #: when each rank has computed
+        self.computed = {number: rank.computed for number, rank in enumerate(self._ranks)}
 
     def run(self) -> None:
         """Run the script to its end."""
@@ -174,9 +189,11 @@ class _Drive:
             if self._wake():
                 continue
             gone = all(rank.gone is not None for rank in self._ranks)
+            if self._dead and gone:
+                break
             if gone and not self._execution.awaits and not self._under_way:
                 break
-            if not self._execution.awaits and not self._goes_on():
+            if not (self._execution.awaits or self._goes_on() or self._dead):
                 raise UserError(self._standstill())
             happened = self._execution.run()
             self._check()
@@ -214,7 +231,7 @@ class _Drive:
             for key, _ in found:
                 self._hear(ready, key)
         for rank in self._ranks:
-            if rank.process.status:
+            if rank.process.status and rank.process.place.rank not in self._dead:
                 raise UserError(failure_sentence(rank.process))
 
     def _hear(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
@@ -236,6 +253,8 @@ class _Drive:
         """A process of a rank has ended; if its script has not, that ends all."""
         process = self._nursery.heard()
         rank = self._ranks[process.place.rank]
+        if process.place.rank in self._dead:
+            return
         with contextlib.suppress(EOFError, OSError):
             while rank.connection.poll():
                 self._take(rank, rank.connection.recv())
@@ -262,6 +281,10 @@ class _Drive:
                     self._open_streams -= 1
 
     def _take(self, rank: _Rank, words: object) -> None:
+        if isinstance(words, Call | Wait | StoreCall | Gone):
+            if words.clock_ns > rank.busy_ns:
+                rank.computed.append((rank.busy_ns, words.clock_ns, "compute"))
+            rank.busy_ns = words.clock_ns
         if isinstance(words, Call):
             rank.calls.append(words)
         elif isinstance(words, Wait):
@@ -301,6 +324,7 @@ class _Drive:
             if key not in store or store[key][0] == old:
                 store[key] = new, now
             value = store[key][0]
+        rank.busy_ns = now
         rank.connection.send(StoreAnswer(now, value))
         if asked.operation in ("set", "add", "compare"):
             self._serve_waiting()
@@ -350,6 +374,7 @@ class _Drive:
             rank.clock_ns = max(rank.clock_ns, now)
             if wait.until_ns is not None:
                 rank.clock_ns = max(rank.clock_ns, min(now, wait.until_ns))
+            rank.busy_ns = rank.clock_ns
             rank.connection.send(Woken(rank.clock_ns, results, errors))
             woken = True
         return woken
@@ -562,7 +587,17 @@ class _Drive:
         rank.consumed.clear()
 
     def _failed(self, result: RankResult) -> None:
-        """A GPU's part has failed: all its calls under way have, and those to come."""
+        """A GPU's part has failed: all its calls under way have, and those to come.
+
+        A GPU that has died takes its process along; others learn of it from their transports.
+        """
+        if result.error == "dead":
+            lost = self._ranks[result.rank]
+            self._dead.add(result.rank)
+            self._nursery.kill(lost.process)
+            lost.waits, lost.gone = None, Gone(self._execution.now_ns)
+            self._execution.stop()
+            return
         stated = f"{result.error}: {result.detail}"
         self._lost[result.rank] = stated
         rank = self._ranks[result.rank]
@@ -598,6 +633,9 @@ class _Drive:
         return self._missing(record, record.calls[rank.process.place.rank])
 
     def _missing(self, record: CallRecord, call: Call) -> str:
+        died = sorted(self._dead.intersection(record.members))
+        if died:
+            return f"{call.words()} waits for rank {died[0]}, whose GPU has died"
         missing = [one for one in record.members if one not in record.calls]
         if not missing:
             return f"{call.words()} is under way"

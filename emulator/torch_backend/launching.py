@@ -181,9 +181,13 @@ class Nursery:
     def kill_ranks(self) -> None:
         """Kill what is left of all ranks; :meth:`heard` has their ends."""
         for process in self.ranks.values():
-            if process.status is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+            self.kill(process)
+
+    def kill(self, process: RankProcess) -> None:
+        """Kill the process of a rank, if it lives; :meth:`heard` has its end."""
+        if process.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
     def end_ranks(self) -> None:
         """Kill what is left of all ranks, wait until they are gone, and close what is theirs."""

@@ -66,7 +66,8 @@ def _sentence(error: BaseException, rank: int) -> str:
     """Return the sentence on ``error``, with the script's line that raised it."""
     trace = error.__traceback__
     lines = [] if trace is None else traceback.extract_tb(trace)
-    own = [one for one in lines if "site-packages" not in one.filename] or lines
+    torchs = ("site-packages", str(Path(__file__).parent))
+    own = [one for one in lines if not any(part in one.filename for part in torchs)] or lines
     where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     words = str(error).strip().splitlines() or [""]
     if "cuda" in words[0].lower():

@@ -106,6 +106,7 @@ class TorchScript:
                 warmups=0,
                 drive=driver,
                 room_octets=ROOM_OCTETS,
+                executed=driver.executed,
                 facts={"script": self.name, "ranks": ranks},
             )
         ]
