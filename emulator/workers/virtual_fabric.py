@@ -29,6 +29,7 @@ from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointError
+from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
 from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState, LineStates
@@ -89,6 +90,8 @@ class VirtualFabric:
         self.workers: list[Worker] = []
         #: The workers that have a process of their own.
         self._forked: list[ForkedWorker] = []
+        #: memories that endpoints have had, by the node: new pages cost more than zeros
+        self.idle_memories: dict[str, GpuMemory] = {}
         try:
             if ranks is None and wires.workers > 1:
                 self._fork(lab, wires.workers)
@@ -509,3 +512,4 @@ class VirtualFabric:
             for worker in self.workers:
                 stack.callback(worker.close)
             self.workers, self._forked = [], []
+            self.idle_memories.clear()

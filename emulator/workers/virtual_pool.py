@@ -83,8 +83,10 @@ class VirtualPool:
             for rank, spec in self.specs.items():
                 if not fabric.lab.wires.here(spec.node):
                     continue
-                path = memory_path(self.lab, spec.node)
-                self.memories[rank] = make(path, spec.memory_octets)
+                memory = fabric.idle_memories.pop(spec.node, None)
+                if memory is None or memory.capacity < spec.memory_octets or self._shared:
+                    memory = make(memory_path(self.lab, spec.node), spec.memory_octets)
+                self.memories[rank] = memory
             calls = [call(WorkerPart.open, self.lab, specs)] * len(fabric.workers)
             own = call(WorkerPart.open, self.lab, specs, self.memories, progress)
             calls[fabric.part.number] = own
@@ -362,14 +364,21 @@ class VirtualPool:
             fabric.run(min(until, following + 1000 * PS))
 
     def stop(self) -> None:
-        """Close all sockets and remove the memories; safe to call again and in any state."""
+        """Close all sockets and remove the memories; safe to call again and in any state.
+
+        Those of this process alone are left to the next pool of the fabric.
+        """
         try:
             if self.memories:
                 self._fabric.retire()
         finally:
-            for memory in self.memories.values():
-                memory.close()
-                memory.unlink()
+            for rank, memory in self.memories.items():
+                if self._shared:
+                    memory.close()
+                    memory.unlink()
+                else:
+                    memory.renew()
+                    self._fabric.idle_memories[self.specs[rank].node] = memory
             self.memories.clear()
 
 

@@ -48,18 +48,21 @@ def test_private_memory_is_zero_keeps_its_contents_and_has_no_file(path: Path) -
     memory.lay_out(Layout({"in": 5000, "out": 8000}), reserve=True)
     assert memory.array("in").all()
     assert not memory.array("out").any()
-    memory.clear()
-    assert not memory.octets.any()
     assert not path.exists()
     memory.unlink()
 
 
-def test_clear_gives_zeros_in_all_mappings(path: Path) -> None:
-    ours = GpuMemory.create(path, 1 << 20)
-    theirs = GpuMemory.attach(path)
-    ours.octets[:] = 7
-    theirs.clear()
-    assert not ours.octets.any()
+def test_renewed_memory_is_zero_wherever_it_is_laid_out(path: Path) -> None:
+    memory = GpuMemory.private(path, 1 << 20)
+    memory.lay_out(Layout({"in": 20_000}), reserve=True)
+    memory.octets[:20_000] = 7
+    memory.renew()
+    memory.lay_out(Layout({"in": 5000}), reserve=True)
+    assert not memory.array("in").any()
+    memory.array("in")[:] = 1
+    memory.lay_out(Layout({"in": 5000, "out": 10_000}), reserve=True)
+    assert memory.array("in").all()
+    assert not memory.array("out").any()
 
 
 def test_a_memory_that_somebody_removed_is_named(path: Path) -> None:
