@@ -11,6 +11,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from librt.strings import BytesWriter
+
 from uet.encapsulation_choice import FRAGMENT as _FRAGMENT
 from uet.encapsulation_choice import Encapsulation, EncapsulationError, fabric_address, mac_octets
 from uet.transport import Frame
@@ -141,7 +143,13 @@ class PeerEnvelope:
             before, behind = self._prefixes[len(uet) + len(payload) << 8 | traffic_class]
         except KeyError:
             before, behind = self._prefix(traffic_class, len(uet) + len(payload))
-        return before + entropy.to_bytes(2, "big") + behind + uet, payload
+        header = BytesWriter()
+        header.write(before)
+        header.append(entropy >> 8)
+        header.append(entropy & 0xFF)
+        header.write(behind)
+        header.write(uet)
+        return header.getvalue(), payload
 
     def _wrap_with_crc(
         self, traffic_class: int, entropy: int, uet: bytes, payload: memoryview | bytes

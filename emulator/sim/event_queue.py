@@ -46,6 +46,20 @@ _SECOND: Final = word_of(0xBF58_476D_1CE4_E5B9)
 Act = Callable[[Any], object]
 
 
+class Doer:
+    """Does what is to be done with one argument: the cheapest callable of compiled code."""
+
+    __slots__ = ()
+
+    def do(self, argument: Any) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+    def __call__(self, argument: Any) -> None:
+        """Do it, for who calls whatever acts."""
+        self.do(argument)
+
+
 class EventHeap:
     """What is to be done, by time (ps) and order; no two events have both in common.
 
@@ -234,7 +248,10 @@ class EventQueue:
                 acts[slot] = arguments[slot] = None
                 count += 1
                 assert act is not None
-                act(argument)
+                if isinstance(act, Doer):
+                    act.do(argument)
+                else:
+                    act(argument)
                 if self.stopped:
                     return True
         finally:

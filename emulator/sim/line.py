@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import mul
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from google_crc32c import extend
 from librt.vecs import append, vec
@@ -28,6 +27,7 @@ from emulator.sim.event_queue import (
     PIPELINE,
     PS,
     Act,
+    Doer,
     EventHeap,
     EventQueue,
     arriving,
@@ -231,7 +231,6 @@ class Line:
         "_salt",
         "_time",
         "_time_octets",
-        "_times",
         "_waiting",
         "arrivals",
         "arriving",
@@ -271,8 +270,8 @@ class Line:
         self._origin = self._rows = 0
         #: CRCs of the rows that are over
         self.past: list[int] = []
-        self._on_left: Act = self._left
-        self._on_arrival: Act = self._arrive
+        self._on_left: Act = _Leaving(self)
+        self._on_arrival: Act = _Arriving(self)
         self._heap = events.heap
         #: where arrivals go: another heap than that of the events if the far end is not ours
         self.arrivals = events.heap
@@ -295,7 +294,6 @@ class Line:
         self.limit: int | None = None
         self._waiting = 0
         self._doomed = 0  # frames on the cable that were there when it was pulled
-        self._times: dict[int, int] = {}
         #: the last time that was asked for, and of how many octets
         self._time, self._time_octets = 0, -1
         #: what ``leaves`` was told, or will be, of the last frame
@@ -327,10 +325,10 @@ class Line:
     def time_of(self, octets: int) -> int:
         """Return how long the line takes for ``octets`` (ps, rounded up)."""
         if octets != self._time_octets:
-            known = self._times.get(octets)
-            if known is None:
-                known = self._times[octets] = -(mul(-octets, _BITS_PS) // self.rate_bps)
-            self._time, self._time_octets = known, octets
+            bits: i64 = octets
+            bits *= _BITS_PS  # less than 2^63, for IP has no longer packets than 2^16
+            rate: i64 = self.rate_bps
+            self._time, self._time_octets = int(-(-bits // rate)), octets
         return self._time
 
     @property
@@ -368,10 +366,6 @@ class Line:
         order = arriving(self._salt, self._number, end - self._origin)
         arrivals.push(end, order, self._on_arrival, unit)
 
-    def accept(self, frame: bytes) -> None:
-        """Let ``frame`` have arrived now: the link layer has taken it."""
-        self._arrive(frame)
-
     def lose_flying(self) -> None:
         """Count a frame that was on the cable, and will not arrive, as lost there."""
         self._doomed = max(0, self._doomed - 1)
@@ -399,7 +393,6 @@ class Line:
         """Serve at ``rate_bps`` from the next frame on."""
         self.rate_bps = rate_bps
         self._time_octets = -1
-        self._times.clear()
 
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
         """Enqueue ``frame`` in ``queue``; with ``ahead`` before what waits there.
@@ -440,7 +433,7 @@ class Line:
         if not self.busy:
             self.busy = True
             when = self._events.now + self.time_of(octets)
-            self._events.at(when, self._leaving, self._left, (MAC_CONTROL, octets, 0))
+            self._events.at(when, self._leaving, _Leaving(self), (MAC_CONTROL, octets, 0))
 
     def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
         if self.marks is not None:
@@ -481,7 +474,8 @@ class Line:
         """The number of the port, which the order of its events has."""
         return self._number
 
-    def _left(self, item: tuple[int, int, int]) -> None:
+    def leave(self, item: tuple[int, int, int]) -> None:
+        """Let the frame that was being sent be out: queue, octets on the wire, port of arrival."""
         self.busy = False
         if self.leaves is not None:
             queue, octets, origin = item
@@ -524,7 +518,8 @@ class Line:
         self._low_credit += octets * self.low_share
         return False
 
-    def _arrive(self, frame: bytes) -> None:
+    def accept(self, frame: bytes) -> None:
+        """Let ``frame`` have arrived now."""
         if self._doomed:  # frames arrive in the order in which they left
             self._doomed -= 1
             self.counts.in_flight += 1
@@ -534,7 +529,11 @@ class Line:
         counts.arrived_octets += len(frame)
         if self.arriving is not None:
             self.arriving.frame(self._events.now, frame)
-        self._onward(frame)
+        onward = self._onward
+        if isinstance(onward, Doer):
+            onward.do(frame)
+        else:
+            onward(frame)
 
     def _pass(self, frame: bytes) -> None:
         """Let ``frame`` go through the pipeline of the switch it has come to."""
@@ -594,3 +593,27 @@ class Line:
         """Frames on the cable, or in the pipeline that it leads to."""
         counts = self.counts
         return counts.frames - counts.arrived - counts.in_flight + self.in_pipeline
+
+
+class _Leaving(Doer):
+    """Has the frame that ``line`` sends leave it."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def do(self, argument: Any) -> None:
+        self._line.leave(argument)
+
+
+class _Arriving(Doer):
+    """Has a frame arrive over ``line``."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def do(self, argument: Any) -> None:
+        self._line.accept(argument)

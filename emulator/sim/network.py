@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from emulator.dataplane.account import Account
 from emulator.dataplane.dataplane import Dataplane, Enter, Frames, Host
 from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.dataplane.model.fabric import ModelEntrance
 from emulator.dataplane.model.port_counts import PortDepths
 from emulator.dataplane.model.program import ModelProgram
 from emulator.dataplane.switch.fabric_asic import FabricAsic
@@ -23,7 +25,7 @@ from emulator.dataplane.switch.virtual_state import (
 )
 from emulator.sim.departure_marks import DepartureMarks
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
-from emulator.sim.event_queue import PS, EventHeap, EventQueue
+from emulator.sim.event_queue import PS, Doer, EventHeap, EventQueue
 from emulator.sim.gpu_port import GpuPort
 from emulator.sim.line import (
     HIGH,
@@ -81,7 +83,7 @@ class Ends:
         return 3 * len(self.numbers) + 1
 
 
-class _Inlet:
+class _Inlet(Doer):
     """Takes frames through a switch, in no time, from the port whose index is ``index``."""
 
     __slots__ = ("_enter", "_events", "_index", "_outlets")
@@ -90,8 +92,25 @@ class _Inlet:
         self._enter, self._events = enter, events
         self._outlets, self._index = outlets, index
 
-    def arrive(self, frame: bytes) -> None:
-        out = self._enter(frame, self._events.now // PS)
+    def do(self, argument: Any) -> None:
+        out = self._enter(argument, self._events.now // PS)
+        if out:
+            self._outlets.enqueue(out, self._index)
+
+
+class _ModelInlet(Doer):
+    """The same at a modelled switch."""
+
+    __slots__ = ("_entrance", "_events", "_index", "_outlets")
+
+    def __init__(
+        self, entrance: ModelEntrance, events: EventQueue, outlets: Outlets, index: int
+    ) -> None:
+        self._entrance, self._events = entrance, events
+        self._outlets, self._index = outlets, index
+
+    def do(self, argument: Any) -> None:
+        out = self._entrance.enter(argument, self._events.now // PS)
         if out:
             self._outlets.enqueue(out, self._index)
 
@@ -240,7 +259,9 @@ class Network:
         index = 0
         if asic is not None and str(end) in asic.ports:
             index = asic.ports[str(end)].index
-        return _Inlet(enter, self.events, self.outlets, index).arrive
+        if isinstance(enter, ModelEntrance):
+            return _ModelInlet(enter, self.events, self.outlets, index)
+        return _Inlet(enter, self.events, self.outlets, index)
 
     def settings(self) -> Settings:
         """Return the present settings of the switches, as far as this process has them."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import BytesWriter
+
 from uet.compatibility import Compatibility
 from uet.congestion.spraying.paths import PathSelection
 from uet.pds.semantics import Outbound
@@ -47,7 +49,6 @@ _REQUEST: Final = headers.RUD_REQ
 _ACK: Final = headers.ACK
 _ACK_CC: Final = headers.ACK_CC_NSCC
 _ACK_CCX: Final = headers.ACK_CCX
-_pack_request: Final = _REQUEST.pack
 _pack_ack: Final = _ACK.pack
 _pack_ack_cc: Final = _ACK_CC.pack
 _NEXT_HEADER_SHIFT: Final = _REQUEST.shift("next_hdr")
@@ -160,6 +161,12 @@ def agreed_features(octets: bytes, compatibility: Compatibility) -> int | None:
     return int(mask & supported(compatibility))
 
 
+def _put(octets: BytesWriter, number: int) -> None:
+    """Add a field of 16 bits, without the call and the numbers in memory of a struct."""
+    octets.append(number >> 8)
+    octets.append(number & 0xFF)
+
+
 class PacketWriter:
     """Writes the requests, ACKs, NACKs and control packets of one end of a PDC."""
 
@@ -255,12 +262,19 @@ class PacketWriter:
         else:
             target = self.peer_id
         ses, payload = message.packet(index)
-        if credit is None:
-            uet = _pack_request(word, clear_offset, psn, self.id, target) + ses
-        else:
+        if credit is not None:
             word += _WITH_CREDIT[self._ordered]
-            uet = _pack_request(word, clear_offset, psn, self.id, target) + _pack_credit(credit)
-            uet += ses
+        uet_headers = BytesWriter()
+        _put(uet_headers, word)
+        _put(uet_headers, clear_offset & 0xFFFF)
+        _put(uet_headers, psn >> 16)
+        _put(uet_headers, psn & 0xFFFF)
+        _put(uet_headers, self.id)
+        _put(uet_headers, target)
+        if credit is not None:
+            uet_headers.write(_pack_credit(credit))
+        uet_headers.write(ses)
+        uet = uet_headers.getvalue()
         size = len(uet) + len(payload) + self.nominal_overhead
         return self._wrap(self._data_class, ev, uet, payload), size
 

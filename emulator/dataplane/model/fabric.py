@@ -345,6 +345,10 @@ class ModelEntrance:
         #: None: there is no program
         self._counts = None if interface.program is None else interface.program.of_switch
 
+    def __call__(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
+        """See :data:`emulator.dataplane.dataplane.Enter`."""
+        return self.enter(frame, now_ns)
+
     def enter(self, frame: bytes, now_ns: int) -> Sequence[Taken]:
         """Bring ``frame`` into the switch; return what comes out at its ports."""
         account, counts = self._account, self._counts
@@ -387,7 +391,7 @@ class ModelFrames:
             self._fabric.switches[end.node],
             self.account,
             without_carrier,
-        ).enter
+        )
 
     def open_hosts(self, hosts: Sequence[Host]) -> list[list[HostPort]]:
         """Open the interfaces of ``hosts``, in their order."""

@@ -111,6 +111,7 @@ _TRIMMED_PASS: Final = 1
 _DUPLICATE_PASS: Final = 2
 _LOW: Final = int(Queue.LOW)
 _OTHER: Final = int(TrafficClass.OTHER)
+_FAULTS_DEPARTURES: Final = int(FAULTS_DEPARTURES)
 _FLOW: Final = int(Balancing.FLOW)
 
 
@@ -236,7 +237,7 @@ class ModelPort:
         traffic = traffic_of(frame)
         number = rules.class_of[traffic] if traffic >= 0 else _OTHER
         faults = rules.faults
-        if faults.black_hole & FAULTS_DEPARTURES:
+        if faults.black_hole & _FAULTS_DEPARTURES:
             self._count_swallowed(rules, number)
             self._swallow()
             return
