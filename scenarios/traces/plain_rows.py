@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scenarios.traces.formats.plain_list import FIELDS, MADE_UP, unnamed_group
 from scenarios.traces.replay import Place, in_order
 from scenarios.traces.trace_model import (
     Trace,
@@ -25,26 +26,7 @@ from scenarios.traces.trace_model import (
     TraceSend,
 )
 
-FIELDS = (
-    "operation",
-    "size",
-    "ranks",
-    "root",
-    "duration",
-    "stream",
-    "name",
-    "after",
-    "group",
-    "splits",
-)
-#: Names that a reader gives to groups without one.
-MADE_UP = re.compile(r"all|\d+(,\d+)*")
 _BETWEEN_NAMES = re.compile(r"[\s,]+")
-
-
-def unnamed_group(ranks: Sequence[int], world: int) -> str:
-    """Return the name of a group of ``ranks`` that is given none."""
-    return ",".join(map(str, ranks)) if len(ranks) < world else "all"
 
 
 @dataclass(eq=False)

@@ -31,7 +31,6 @@ from typing import Any
 from ruamel.yaml.comments import CommentedSeq
 
 from scenarios.traces.format_registry import FORMATS, ReadOptions, TraceFormat
-from scenarios.traces.plain_rows import FIELDS, MADE_UP, text_rows, unnamed_group
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -51,6 +50,20 @@ from topologies.model import TopologyError
 from topologies.profile.yaml_lines import LARGEST_TEXT, TextError, line_of, parse_mapping
 from topologies.units import parse_size, parse_time_ns
 
+FIELDS = (
+    "operation",
+    "size",
+    "ranks",
+    "root",
+    "duration",
+    "stream",
+    "name",
+    "after",
+    "group",
+    "splits",
+)
+#: Names that a reader gives to groups without one.
+MADE_UP = re.compile(r"all|\d+(,\d+)*")
 _KINDS = ("compute", "delay", "send", *(one.value for one in Collective))
 _COLLECTIVES = {one.value for one in Collective}
 #: What a field is not for.
@@ -65,6 +78,11 @@ _USED: Mapping[str, Callable[[str], bool]] = {
 
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+def unnamed_group(ranks: Sequence[int], world: int) -> str:
+    """Return the name of a group of ``ranks`` that is given none."""
+    return ",".join(map(str, ranks)) if len(ranks) < world else "all"
 
 
 @dataclass
@@ -369,6 +387,8 @@ def _states_ranks(row: _Row) -> bool:
 
 
 def _write_yaml(run: TraceRun) -> Mapping[str, bytes]:
+    from scenarios.traces.plain_rows import text_rows
+
     lines = [f"ranks: {run.trace.ranks}", "operations:"]
     lines += [f"- {json.dumps(row)}" for row in text_rows(run.trace)]
     text = "\n".join(lines) + "\n"
@@ -381,6 +401,8 @@ def _write_yaml(run: TraceRun) -> Mapping[str, bytes]:
 
 
 def _write_csv(run: TraceRun) -> Mapping[str, bytes]:
+    from scenarios.traces.plain_rows import text_rows
+
     text = io.StringIO()
     lines = csv.DictWriter(text, FIELDS, lineterminator="\n")
     lines.writeheader()

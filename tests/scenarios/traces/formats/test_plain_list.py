@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scenarios.traces.format_registry import ReadOptions
 from scenarios.traces.formats import plain_list
-from scenarios.traces.plain_rows import FIELDS
+from scenarios.traces.formats.plain_list import FIELDS
 from scenarios.traces.replay import in_order
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import (
