@@ -238,7 +238,7 @@ class Terminal:
             (len(fabric.links), "link"),
         )
         self._print(
-            *table.title(result.scenario, plan.request.scenario.title),
+            *table.title(self._command(plan, result), plan.request.scenario.title),
             *table.wrapped("Topology", f"{plan.spec} ({', '.join(_counted(*p) for p in parts)})"),
             *modelled_line(plan),
             f"# Transport            : {result.transport}",
@@ -253,6 +253,10 @@ class Terminal:
             *table.wrapped("Work", _work(plan)),
             "#",
         )
+
+    def _command(self, plan: RunPlan, result: Result) -> str:
+        driven = any(trial.drive is not None for trial in plan.trials)
+        return result.scenario if driven else f"run {result.scenario}"
 
     def progress(self, what: str, share: float | None) -> None:
         self._bar.show(what, share)

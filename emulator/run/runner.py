@@ -318,7 +318,9 @@ class _Run:
             _weight(trial, load) for trial, load in zip(plan.trials, plan.loads, strict=True)
         ]
         for place, trial, load in zip(stage.stage.trials, stage.trials, stage.loads, strict=True):
-            what = f"{trial.collective} {trial.size_bytes} B"
+            what = (
+                f"{trial.collective} {trial.size_bytes} B" if trial.size_bytes else trial.collective
+            )
             step = _weight(trial, load) / sum(weights) / (trial.warmups + trial.iterations)
             self.observer.progress(what, self._done)
             self.attempt = attempt = Attempt(

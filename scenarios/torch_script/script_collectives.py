@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from emulator.sim.endpoint.operations.schedule import Region
+from emulator.run.pxn import Pxn
+from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.schedule import Region, Schedule
 from emulator.torch_backend.calls import (
     ALLGATHER,
     ALLREDUCE,
@@ -96,10 +98,25 @@ class ScriptCollectives:
 
     def _compiled(self, program: Program, key: CallKey, algorithm: str) -> CompiledCall:
         schedules = program.schedules()
+        self._check_ways(schedules)
         members = {rank: schedules[rank] for rank in key.members}
         part = key.octets // len(key.members) if key.kind == REDUCESCATTER else 0
         results = {rank: position * part for position, rank in enumerate(key.members)}
         return CompiledCall(members, results, algorithm, len(key.members))
+
+    def _check_ways(self, schedules: Sequence[Schedule]) -> None:
+        """Raise NotImplementedError if another GPU would have to send a write on."""
+        for one in schedules:
+            for peer in OperationTable.of(one.operations).peers(WRITE):
+                if self._relays.relay(one.rank, peer) is not None:
+                    raise NotImplementedError(
+                        f"the fabric has no way from rank {one.rank} to rank {peer}, and scripts "
+                        "have no PXN; take a fabric with spines"
+                    )
+
+    @cached_property
+    def _relays(self) -> Pxn:
+        return Pxn(self.topology)
 
     def _algorithm(self, key: CallKey, communicator: Communicator, size: int) -> str:
         name = self.algorithms.get(key.kind, ALGORITHMS[key.kind])

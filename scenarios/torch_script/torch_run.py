@@ -1,4 +1,4 @@
-"""A PyTorch script on a fabric: the scenario that ``uetemu torchrun`` runs.
+"""A PyTorch script whose torch.distributed is the fabric.
 
 Ranks of the script are the GPUs of the fabric, in their order.  Each call of torch.distributed is a
 collective of scenarios.collectives, over real tensors.

@@ -35,10 +35,10 @@ def heading(columns: Sequence[TableColumn]) -> Iterator[str]:
         yield f"#{cells[1:]}".rstrip()
 
 
-def title(scenario: str, text: str) -> list[str]:
-    """Return the first comment, on what runs."""
+def title(command: str, text: str) -> list[str]:
+    """Return the first comment, on what ``command`` runs."""
     return textwrap.wrap(
-        f"# uetemu run {scenario}: {text}", WIDTH, subsequent_indent="#   ", break_on_hyphens=False
+        f"# uetemu {command}: {text}", WIDTH, subsequent_indent="#   ", break_on_hyphens=False
     )
 
 

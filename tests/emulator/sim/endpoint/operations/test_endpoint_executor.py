@@ -192,6 +192,14 @@ class TwoRanks:
                 self._wait()
         raise AssertionError("the executors go round in circles")
 
+    def settle(self) -> dict[int, RankResult]:
+        """Go on until nothing happens by itself any more; return results of what has ended."""
+        results: dict[int, RankResult] = {}
+        while self._turn(results) or any(one.posted for one in self.transports.values()):
+            if not self._turn(results) and any(one.posted for one in self.transports.values()):
+                self._wait()
+        return results
+
     def _turn(self, results: dict[int, RankResult]) -> bool:
         busy = False
         for rank, executor in self.executors.items():
@@ -595,3 +603,33 @@ def test_a_rank_without_operations_has_no_launch(ranks: TwoRanks) -> None:
     ranks.load([Compute(duration_ns=1)], [], gpu_time=gpu)
     first, second = ranks.run()
     assert (first.end_ns, second.end_ns) == (5_001, 0)
+
+
+def test_an_open_execution_takes_operations_until_it_is_to_finish(ranks: TwoRanks) -> None:
+    ranks.load([], [])
+    data = fill(ranks)
+    for executor in ranks.executors.values():
+        executor.start(1, 0, 10_000_000, is_open=True)
+    half = 1 << 19
+
+    def add(sent: Sequence[Operation], received: Sequence[Operation]) -> None:
+        for rank, operations in enumerate((sent, received)):
+            schedule = Schedule(rank=rank, buffers=BUFFERS, operations=tuple(operations))
+            layouts = {0: LAYOUT, 1: LAYOUT}
+            program = ScheduleProgram(schedule, layouts, fabric={1 - rank})
+            ranks.executors[rank].add(program, ranks.now)
+
+    for first in (0, 2):  # the second pair finds the first one over
+        sums = Reduce(source=region("b", 4), into=region("a", 4), dtype="float32", after=(0,))
+        for tag, offset in ((first, 0), (first + 1, half)):  # one behind the other, not over yet
+            part = region("a", half, offset), region("b", half, offset)
+            add([write(tag, local=part[0], remote=part[1])], [receive(tag, into=part[1]), sums])
+        ranks.memories[1].array("a", np.float32)[0] = 1
+        assert not ranks.settle()
+        assert np.array_equal(ranks.memories[1].array("b", np.uint8), data)
+    for executor in ranks.executors.values():
+        executor.finish(ranks.now)
+    results = ranks.settle()
+    assert [results[rank].error for rank in (0, 1)] == [None, None]
+    assert results[0].end_ns == ranks.now
+    assert len(results[0].operation_end) == 0
