@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed import _functional_collectives, device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -36,6 +36,9 @@ def pretend(place: RankPlace) -> list[list[int]]:
 
     _change_groups(begin, group)
     _let_meshes_have_values()
+    # Torch takes fake tensors for a compiler's, and would wait for functional collectives at once.
+    functional: Any = _functional_collectives
+    functional._are_we_tracing = lambda: False
     FakeTensorMode(allow_non_fake_inputs=True).__enter__()
     return made
 

@@ -181,7 +181,8 @@ class Recorder(TorchDispatchMode):
                 return NotImplemented  # DTensor and its like: their own operations come here
         if func.namespace in ("c10d", "_c10d_functional", "_dtensor"):
             return self._communicate(func, args, kwargs)
-        if self._coming and not func.is_view:
+        # A view, or a question such as which device a tensor is on, needs no contents.
+        if self._coming and not func.is_view and func.namespace != "prim":
             self._take(self.stream, (args, kwargs))
         if func is _aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return _unknown(args[0])
