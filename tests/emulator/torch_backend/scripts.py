@@ -15,16 +15,16 @@ SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 
 
 def torchrun(
-    folder: Path, text: str, *words: str, topology: str = SMALL
+    folder: Path, text: str, *words: str, topology: str = SMALL, fabric: str = "model"
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script ``text`` on a modelled fabric with options ``words``; its run is in ``run``.
+    """Run the script ``text`` on a fabric with options ``words``; its run is in ``run``.
 
     The script has what stands before it in :data:`HEAD`.
     """
     script = folder / "train.py"
     script.write_text(HEAD + text)
     command = [sys.executable, "-c", "from emulator.cli.main import main; main()", "torchrun"]
-    options = ["--fabric", "model", "--topology", topology, "--output", str(folder / "run")]
+    options = ["--fabric", fabric, "--topology", topology, "--output", str(folder / "run")]
     return subprocess.run(
         [*command, *options, *words, str(script)],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
@@ -46,7 +46,7 @@ def result(folder: Path) -> dict[str, Any]:
     return found
 
 
-#: The first lines of every script; line 8 is the first of its own.
+#: The first lines of every script; line 7 is the first of its own.
 HEAD = """\
 import numpy as np
 import torch

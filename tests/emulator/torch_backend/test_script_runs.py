@@ -48,3 +48,27 @@ def test_replicas_of_a_data_parallel_training_agree_and_its_digest_comes_again(
         assert sites["train.py:18"]["kind"] == "allreduce"
         assert sites["train.py:18"]["calls"] >= 3
     assert digests[0] == digests[1]
+
+
+def test_transports_are_compared_in_one_command(tmp_path: Path) -> None:
+    text = "dist.all_reduce(torch.ones(20000))\nprint('done')\n"
+    ended = torchrun(tmp_path, text, "--transport", "uet,rocev2:nccl")
+    assert ended.returncode == 0, ended.stderr
+    rows = result(tmp_path)["rows"]
+    assert [row["transport"] for row in rows] == ["uet", "rocev2:nccl"]
+    assert all(row["calls"] == 1 and row["time_us"] > 5 for row in rows)
+    for folder in ("ranks", "ranks-2"):
+        assert (tmp_path / "run" / folder / "3.stdout").read_text() == "done\n"
+    assert ended.stdout.count("train.py:7") == 2  # a table of calls for each
+
+
+@pytest.mark.nightly
+def test_a_lost_gpu_is_an_error_of_the_rank_that_waits(tmp_path: Path) -> None:
+    ended = torchrun(
+        tmp_path,
+        "for _ in range(20):\n    dist.all_reduce(torch.ones(100_000))\n",
+        "--fault",
+        "t=10us gpu h1g0 dead",
+    )
+    assert ended.returncode == 1
+    assert "raised DistBackendError at train.py:8: " in ended.stderr.splitlines()[-1]
