@@ -23,7 +23,7 @@ import click
 from emulator.cli.options import LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, nic, option, result_format
 from emulator.cli.plugin_command import PluginCommand
 from emulator.errors import UserError
-from emulator.torch_backend.launching import Nursery, Prepare, Script, check_script, places
+from emulator.torch_backend.launching import ForkServer, Prepare, Script, check_script, places
 from emulator.torch_backend.output import FOLDER, RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
 from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
@@ -216,14 +216,14 @@ def _run_script(options: _Options, notes: str) -> None:
         prepare=_prepared(options, notes),
         environment={"MASTER_PORT": str(free_port() if alone else 29500)},
     )
-    with Nursery(script) as nursery:
+    with ForkServer(script) as fork_server:
         if alone:
-            _run_alone(options, nursery)
+            _run_alone(options, fork_server)
         else:
-            _run_on_fabric(options, nursery)
+            _run_on_fabric(options, fork_server)
 
 
-def _run_alone(options: _Options, nursery: Nursery) -> None:
+def _run_alone(options: _Options, fork_server: ForkServer) -> None:
     folder = None
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)
@@ -231,8 +231,8 @@ def _run_alone(options: _Options, nursery: Nursery) -> None:
     where = places(_hosts(options))
     if options.fake:
         where = where[:1]
-    nursery.ready()
-    run_alone(nursery, where, RankOutput(folder, _show))
+    fork_server.ready()
+    run_alone(fork_server, where, RankOutput(folder, _show))
 
 
 def _show(rank: int, stream: int, line: str) -> None:
@@ -270,7 +270,7 @@ def _show_calls(row: Mapping[str, object]) -> None:
         click.echo(f"# and {len(sites) - MOST_SITES} lines more (call_sites of result.json)")
 
 
-def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
+def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
     from emulator.cli import run_options as parse
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
     from emulator.result_rows import short_names
@@ -291,7 +291,7 @@ def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
                 click.echo(f"[{rank}] {line}", file=shown)
 
         def make_driver(hosts: Sequence[int], compile_call: Compile) -> ScriptDriver:
-            return ScriptDriver(nursery, places(hosts), compile_call, show)
+            return ScriptDriver(fork_server, places(hosts), compile_call, show)
 
         name = options.script if options.is_module else Path(options.script).name
         scenario = import_module(_SCENARIO).scenario_of(name, make_driver, options.ranks)
@@ -315,7 +315,7 @@ def _run_on_fabric(options: _Options, nursery: Nursery) -> None:
         )
         bar.show(PLANNING, None)
         plan = prepare(request)
-        nursery.ready()
+        fork_server.ready()
         labels = [stage.stage.label for stage in plan.stages]
         columns = scenario.module.COLUMNS
         if plan.compares:

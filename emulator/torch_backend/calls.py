@@ -117,9 +117,9 @@ class StoreAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """The rank's script is over at ``clock_ns``; ``trouble`` is the sentence on why it failed."""
+class Exited:
+    """The rank's script is over at ``clock_ns``; ``failure`` is the sentence on why it failed."""
 
     clock_ns: int
-    trouble: str = ""
+    failure: str = ""
     consumed: tuple[int, ...] = ()

@@ -36,7 +36,7 @@ from emulator.torch_backend.calls import (
     SEND,
     Begin,
     Call,
-    Gone,
+    Exited,
     StoreAnswer,
     StoreCall,
     Wait,
@@ -50,15 +50,15 @@ from emulator.torch_backend.compiled_calls import (
     Compile,
     PlacedCalls,
 )
-from emulator.torch_backend.launching import Nursery, RankPlace, RankProcess
+from emulator.torch_backend.launching import ForkServer, RankPlace, RankProcess
 from emulator.torch_backend.output import FOLDER, RankOutput, Show
-from emulator.torch_backend.passthrough import LAST_WORDS_S, failure_sentence, watch_streams
+from emulator.torch_backend.passthrough import DRAIN_S, failure_sentence, watch_streams
 from emulator.workers.open_execution import OpenExecution
 
 #: Of each GPU's memory: the rank puts inputs into the first half, and the fabric works in the rest.
 ROOM_OCTETS = 16 << 30
 #: Orders of what is done in one instant, behind what ranks have come to (OpenExecution).
-_CALLED, _LOOKED = 2, 3
+_CALLED, _POLLED = 2, 3
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Rank:
     connection: Connection
     clock_ns: int
     waits: Wait | StoreCall | None = None
-    gone: Gone | None = None
+    exited: Exited | None = None
     calls: list[Call] = field(default_factory=list)
     records: dict[int, CallRecord] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -85,9 +85,9 @@ class _Rank:
     consumed: list[int] = field(default_factory=list)
 
     @property
-    def still(self) -> bool:
-        """Return whether it says nothing more by itself; one that has failed is about to end."""
-        return self.waits is not None or (self.gone is not None and not self.gone.trouble)
+    def idle(self) -> bool:
+        """Return whether it sends nothing more by itself; one that has failed is about to end."""
+        return self.waits is not None or (self.exited is not None and not self.exited.failure)
 
 
 class ScriptDriver:
@@ -97,9 +97,13 @@ class ScriptDriver:
     """
 
     def __init__(
-        self, nursery: Nursery, places: Sequence[RankPlace], compile_call: Compile, show: Show
+        self,
+        fork_server: ForkServer,
+        places: Sequence[RankPlace],
+        compile_call: Compile,
+        show: Show,
     ) -> None:
-        self._nursery, self._places = nursery, places
+        self._fork_server, self._places = fork_server, places
         self._compile, self._show = compile_call, show
         self.records: list[CallRecord] = []
         self._began_ns = 0
@@ -111,13 +115,13 @@ class ScriptDriver:
         self._executions += 1
         later = f"-{self._executions}" if self._executions > 1 else ""
         output = RankOutput(folder / f"{FOLDER}{later}", self._show)
-        drive = _Drive(self._nursery, self._places, self._compile, execution, output)
+        drive = _Drive(self._fork_server, self._places, self._compile, execution, output)
         self.records, self._computed = drive.records, drive.computed
         self._began_ns = execution.now_ns
         try:
             drive.run()
         finally:
-            self._nursery.end_ranks()
+            self._fork_server.end_ranks()
             output.close()
 
     def executed(self) -> tuple[list[Schedule], list[RankResult]]:
@@ -130,13 +134,13 @@ class _Drive:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         places: Sequence[RankPlace],
         compile_call: Compile,
         execution: OpenExecution,
         output: RankOutput,
     ) -> None:
-        self._nursery, self._execution, self._output = nursery, execution, output
+        self._fork_server, self._execution, self._output = fork_server, execution, output
         self._memories = execution.memories
         self._calls = PlacedCalls(compile_call, ROOM_OCTETS)
         self._arenas = {
@@ -144,7 +148,7 @@ class _Drive:
             for rank, one in self._memories.items()
         }
         self._store: dict[str, tuple[bytes, int]] = {}
-        self._trouble: str | None = None
+        self._failure: str | None = None
         self.records: list[CallRecord] = []
         self._under_way: dict[int, CallRecord] = {}
         self._by_name: dict[str, CallRecord] = {}
@@ -158,7 +162,7 @@ class _Drive:
         self._dead: set[int] = set()
         self._ranks = [
             _Rank(one, Connection(one.channel.detach()), execution.now_ns, busy_ns=execution.now_ns)
-            for one in nursery.spawn(places)
+            for one in fork_server.spawn(places)
         ]
         #: when each rank has computed
         self.computed = {number: rank.computed for number, rank in enumerate(self._ranks)}
@@ -166,7 +170,7 @@ class _Drive:
     def run(self) -> None:
         """Run the script to its end."""
         with selectors.DefaultSelector() as ready:
-            ready.register(self._nursery, selectors.EVENT_READ, self._ended)
+            ready.register(self._fork_server, selectors.EVENT_READ, self._process_exited)
             self._open_streams = watch_streams(ready, [one.process for one in self._ranks])
             for number, rank in enumerate(self._ranks):
                 memory = self._memories[number]
@@ -188,10 +192,10 @@ class _Drive:
             self._schedule()
             if self._wake():
                 continue
-            gone = all(rank.gone is not None for rank in self._ranks)
-            if self._dead and gone:
+            over = all(rank.exited is not None for rank in self._ranks)
+            if self._dead and over:
                 break
-            if gone and not self._execution.awaits and not self._under_way:
+            if over and not self._execution.awaits and not self._under_way:
                 break
             if not (self._execution.awaits or self._goes_on() or self._dead):
                 raise UserError(self._standstill())
@@ -199,7 +203,7 @@ class _Drive:
             self._check()
             if not self._wake() and not happened:
                 raise UserError(self._standstill())
-        self._last_words(ready)
+        self._read_rest(ready)
 
     def _goes_on(self) -> bool:
         """Return whether a call under way will end by itself, or fail: all members are in it."""
@@ -213,89 +217,87 @@ class _Drive:
             )
         return any(able.values())
 
-    # -- what ranks say ------------------------------------------------------------------------
+    # -- what ranks send -----------------------------------------------------------------------
 
     def _serve(self, ready: selectors.BaseSelector) -> None:
-        """Listen until no rank says anything more by itself."""
-        while not all(rank.still for rank in self._ranks):
+        """Read until no rank sends anything more by itself."""
+        while not all(rank.idle for rank in self._ranks):
             for key, _ in ready.select():
-                self._hear(ready, key)
+                self._read(ready, key)
 
-    def _last_words(self, ready: selectors.BaseSelector) -> None:
+    def _read_rest(self, ready: selectors.BaseSelector) -> None:
         """Read what the processes print until they have ended."""
         while self._open_streams or any(one.process.status is None for one in self._ranks):
             over = all(one.process.status is not None for one in self._ranks)
-            found = ready.select(LAST_WORDS_S if over else None)
+            found = ready.select(DRAIN_S if over else None)
             if not found:
                 break
             for key, _ in found:
-                self._hear(ready, key)
+                self._read(ready, key)
         for rank in self._ranks:
             if rank.process.status and rank.process.place.rank not in self._dead:
                 raise UserError(failure_sentence(rank.process))
 
-    def _hear(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    def _read(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if isinstance(key.data, _Rank):
             try:
-                words = key.data.connection.recv()
+                message = key.data.connection.recv()
             except (EOFError, OSError):
                 ready.unregister(key.fileobj)
                 return
-            self._take(key.data, words)
+            self._handle(key.data, message)
         elif isinstance(key.data, tuple):
             if not self._output.take(*key.data):
                 ready.unregister(key.fileobj)
                 self._open_streams -= 1
         else:
-            self._ended(ready)
+            self._process_exited(ready)
 
-    def _ended(self, ready: selectors.BaseSelector) -> None:
+    def _process_exited(self, ready: selectors.BaseSelector) -> None:
         """A process of a rank has ended; if its script has not, that ends all."""
-        process = self._nursery.heard()
+        process = self._fork_server.next_exit()
         rank = self._ranks[process.place.rank]
         if process.place.rank in self._dead:
             return
         with contextlib.suppress(EOFError, OSError):
             while rank.connection.poll():
-                self._take(rank, rank.connection.recv())
-        if rank.gone is not None and not rank.gone.trouble and not process.status:
+                self._handle(rank, rank.connection.recv())
+        if rank.exited is not None and not rank.exited.failure and not process.status:
             return
-        self._nursery.kill_ranks()
+        self._fork_server.kill_ranks()
         self._drain(ready)
-        trouble = "" if rank.gone is None else rank.gone.trouble
+        failure = "" if rank.exited is None else rank.exited.failure
         number = process.place.rank
         raise UserError(
-            f"{trouble}, which ended all ranks; what it printed stands in ranks/{number}.stderr"
-            if trouble
+            f"{failure}, which ended all ranks; what it printed stands in ranks/{number}.stderr"
+            if failure
             else failure_sentence(process)
         )
 
     def _drain(self, ready: selectors.BaseSelector) -> None:
         """Keep what the ranks have printed before they were ended."""
-        while found := [
-            key for key, _ in ready.select(LAST_WORDS_S) if isinstance(key.data, tuple)
-        ]:
+        while found := [key for key, _ in ready.select(DRAIN_S) if isinstance(key.data, tuple)]:
             for key in found:
                 if not self._output.take(*key.data):
                     ready.unregister(key.fileobj)
                     self._open_streams -= 1
 
-    def _take(self, rank: _Rank, words: object) -> None:
-        if isinstance(words, Call | Wait | StoreCall | Gone):
-            if words.clock_ns > rank.busy_ns:
-                rank.computed.append((rank.busy_ns, words.clock_ns, "compute"))
-            rank.busy_ns = words.clock_ns
-        if isinstance(words, Call):
-            rank.calls.append(words)
-        elif isinstance(words, Wait):
-            rank.clock_ns, rank.waits = words.clock_ns, words
-            rank.consumed += words.consumed
-        elif isinstance(words, StoreCall):
-            rank.clock_ns = words.clock_ns
-            self._serve_store(rank, words)
-        elif isinstance(words, Gone):
-            rank.clock_ns, rank.gone = words.clock_ns, words
-            rank.consumed += words.consumed
+    def _handle(self, rank: _Rank, message: object) -> None:
+        if isinstance(message, Call | Wait | StoreCall | Exited):
+            if message.clock_ns > rank.busy_ns:
+                rank.computed.append((rank.busy_ns, message.clock_ns, "compute"))
+            rank.busy_ns = message.clock_ns
+        if isinstance(message, Call):
+            rank.calls.append(message)
+        elif isinstance(message, Wait):
+            rank.clock_ns, rank.waits = message.clock_ns, message
+            rank.consumed += message.consumed
+        elif isinstance(message, StoreCall):
+            rank.clock_ns = message.clock_ns
+            self._serve_store(rank, message)
+        elif isinstance(message, Exited):
+            rank.clock_ns, rank.exited = message.clock_ns, message
+            rank.consumed += message.consumed
 
     def _serve_store(self, rank: _Rank, asked: StoreCall) -> None:
         store, now = self._store, asked.clock_ns
@@ -347,7 +349,7 @@ class _Drive:
             rank.calls.clear()
             wait = rank.waits
             if isinstance(wait, Wait) and wait.until_ns is not None:
-                self._execution.at(wait.until_ns, (_LOOKED, number), self._execution.stop)
+                self._execution.at(wait.until_ns, (_POLLED, number), self._execution.stop)
 
     def _wake(self) -> bool:
         """Let ranks go on that wait for nothing any more; return whether there are any."""
@@ -389,18 +391,18 @@ class _Drive:
         return isinstance(rank.waits, Wait) and number in rank.waits.numbers
 
     def _check(self) -> None:
-        if self._trouble is not None:
-            raise UserError(self._trouble)
+        if self._failure is not None:
+            raise UserError(self._failure)
 
-    def _stop(self, trouble: str) -> None:
-        self._trouble = self._trouble or trouble
+    def _stop(self, failure: str) -> None:
+        self._failure = self._failure or failure
         self._execution.stop()
 
     # -- calls, in the fabric's time -----------------------------------------------------------
 
     def _arrive(self, call: Call) -> None:
         """A rank calls now."""
-        if self._trouble is not None:
+        if self._failure is not None:
             return
         rank = self._ranks[call.rank]
         if call.rank in self._lost:
@@ -594,8 +596,8 @@ class _Drive:
         if result.error == "dead":
             lost = self._ranks[result.rank]
             self._dead.add(result.rank)
-            self._nursery.kill(lost.process)
-            lost.waits, lost.gone = None, Gone(self._execution.now_ns)
+            self._fork_server.kill(lost.process)
+            lost.waits, lost.exited = None, Exited(self._execution.now_ns)
             self._execution.stop()
             return
         stated = f"{result.error}: {result.detail}"
@@ -639,7 +641,7 @@ class _Drive:
         missing = [one for one in record.members if one not in record.calls]
         if not missing:
             return f"{call.words()} is under way"
-        ended = [one for one in missing if self._ranks[one].gone is not None]
+        ended = [one for one in missing if self._ranks[one].exited is not None]
         own = self._ranks[missing[0]].waits if len(missing) == 1 else None
         names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         what = "have not called it" if len(missing) > 1 else "has not called it"

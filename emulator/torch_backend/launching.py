@@ -2,14 +2,15 @@
 
 ::
 
-    driver --fork--> nursery (imports torch once) --fork--> rank 0, rank 1, ...
-       ^  |             ^                                      |
-       |  +-- Spawn ----+                                      |
-       +------ Born, Ended (by the nursery) -------------------+ standard streams, channel
+    driver --fork--> fork server (imports torch once) --fork--> rank 0, rank 1, ...
+       ^  |             |                                         |
+       |  +-- places -->+                                         |
+       +<-- pids, exit statuses                                   |
+       +<-- standard streams, channel ----------------------------+
 
-The driver never imports torch.  The nursery is the leader of a session of its own: a terminal's
-Ctrl-C reaches the driver alone, which ends all.  Ranks die with the nursery, and the nursery with
-the driver, whatever befalls it.
+The driver never imports torch.  The fork server is the leader of a session of its own: a terminal's
+Ctrl-C reaches the driver alone, which ends all.  Ranks die with the fork server, and that with the
+driver, whatever befalls it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class RankProcess:
     status: int | None = None
 
 
-class Nursery:
+class ForkServer:
     """The process that has torch, and forks ranks of ``script``.  Use it as a context manager.
 
     Call it before anything is made that a child must not have: it has whatever is here now.
@@ -117,7 +118,7 @@ class Nursery:
             self.pid = os.fork()
             if self.pid == 0:
                 ours.close()
-                _become_nursery(script, theirs, driver)
+                _run_fork_server(script, theirs, driver)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -159,11 +160,11 @@ class Nursery:
         return list(self.ranks.values())
 
     def fileno(self) -> int:
-        """Return what is readable when :meth:`heard` has something."""
+        """Return what is readable when :meth:`next_exit` has something."""
         return self._control.fileno()
 
-    def heard(self) -> RankProcess:
-        """Return the rank whose process has ended, which the nursery has reported."""
+    def next_exit(self) -> RankProcess:
+        """Return the rank whose process has ended, which the fork server has reported."""
         number, status = self._receive()
         process = self.ranks[number]
         process.status = status
@@ -179,12 +180,12 @@ class Nursery:
             ) from None
 
     def kill_ranks(self) -> None:
-        """Kill what is left of all ranks; :meth:`heard` has their ends."""
+        """Kill what is left of all ranks; :meth:`next_exit` has their ends."""
         for process in self.ranks.values():
             self.kill(process)
 
     def kill(self, process: RankProcess) -> None:
-        """Kill the process of a rank, if it lives; :meth:`heard` has its end."""
+        """Kill the process of a rank, if it lives; :meth:`next_exit` has its end."""
         if process.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -193,14 +194,14 @@ class Nursery:
         """Kill what is left of all ranks, wait until they are gone, and close what is theirs."""
         self.kill_ranks()
         while any(process.status is None for process in self.ranks.values()):
-            self.heard()
+            self.next_exit()
         for process in self.ranks.values():
             process.channel.close()
             for stream in process.streams.values():
                 stream.close()
 
     def close(self) -> None:
-        """End the nursery with all that it has forked, and whatever these have."""
+        """End the fork server with all that it has forked, and whatever these have."""
         for kill in (os.killpg, os.kill):  # it may not have a session of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
@@ -233,7 +234,7 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _become_nursery(script: Script, control: socket.socket, driver: int) -> NoReturn:
+def _run_fork_server(script: Script, control: socket.socket, driver: int) -> NoReturn:
     status = 1
     try:
         _die_with(driver)
@@ -267,9 +268,9 @@ def _serve(script: Script, control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno())
     by_pid: dict[int, int] = {}
-    heard: list[Connection | socket.socket] = [connection, woken]
+    sources: list[Connection | socket.socket] = [connection, woken]
     while True:
-        readable, _, _ = select.select(heard, [], [])
+        readable, _, _ = select.select(sources, [], [])
         if woken in readable:
             woken.recv(4096)
             while by_pid:
@@ -284,7 +285,7 @@ def _serve(script: Script, control: socket.socket) -> None:
         except (EOFError, OSError):
             return
         _, handed, _, _ = socket.recv_fds(control, 1, 3)
-        nursery = os.getpid()
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
@@ -292,7 +293,7 @@ def _serve(script: Script, control: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (connection, woken, waker, control):
                     each.close()
-                _become_rank(script, place, handed, nursery)
+                _become_rank(script, place, handed, server)
             finally:
                 os._exit(1)
         for descriptor in handed:
@@ -301,10 +302,10 @@ def _serve(script: Script, control: socket.socket) -> None:
         connection.send(pid)
 
 
-def _become_rank(script: Script, place: RankPlace, handed: Sequence[int], nursery: int) -> NoReturn:
+def _become_rank(script: Script, place: RankPlace, handed: Sequence[int], server: int) -> NoReturn:
     from emulator.torch_backend.rank_process import run_script
 
-    _die_with(nursery)
+    _die_with(server)
     channel, out, err = handed
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)

@@ -7,38 +7,38 @@ import socket
 from collections.abc import Sequence
 
 from emulator.errors import UserError
-from emulator.torch_backend.launching import Nursery, RankPlace, RankProcess
+from emulator.torch_backend.launching import ForkServer, RankPlace, RankProcess
 from emulator.torch_backend.output import RankOutput
 
 #: After all ranks have ended, their streams are read until nothing comes for so long (s).
-LAST_WORDS_S = 0.5
+DRAIN_S = 0.5
 
 
-def run_alone(nursery: Nursery, places: Sequence[RankPlace], output: RankOutput) -> None:
+def run_alone(fork_server: ForkServer, places: Sequence[RankPlace], output: RankOutput) -> None:
     """Run the script at all ``places`` until the last has ended; UserError if one fails.
 
     The first that fails ends all.
     """
-    ranks = nursery.spawn(places)
+    ranks = fork_server.spawn(places)
     with selectors.DefaultSelector() as ready:
-        ready.register(nursery, selectors.EVENT_READ, None)
+        ready.register(fork_server, selectors.EVENT_READ, None)
         open_streams = watch_streams(ready, ranks)
         failed: RankProcess | None = None
         while open_streams or any(one.status is None for one in ranks):
             over = all(one.status is not None for one in ranks)
-            found = ready.select(LAST_WORDS_S if over else None)
+            found = ready.select(DRAIN_S if over else None)
             if not found:
                 break  # processes of a rank's own still have its streams
             for key, _ in found:
                 if key.data is None:
-                    ended = nursery.heard()
+                    ended = fork_server.next_exit()
                     if ended.status and failed is None:
                         failed = ended
-                        nursery.kill_ranks()
+                        fork_server.kill_ranks()
                 elif not output.take(*key.data):
                     ready.unregister(key.fileobj)
                     open_streams -= 1
-    nursery.end_ranks()
+    fork_server.end_ranks()
     if failed is not None:
         raise UserError(failure_sentence(failed))
 

@@ -123,8 +123,8 @@ class UetemuWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether it has ended; a look takes a microsecond, so that loops end."""
-        return self._done or (self._link.look(self._number) and self.wait())
+        """Return whether it has ended; a poll takes a microsecond, so that loops end."""
+        return self._done or (self._link.poll(self._number) and self.wait())
 
     def is_success(self) -> bool:
         return self.is_completed()

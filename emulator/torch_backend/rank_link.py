@@ -17,7 +17,7 @@ from emulator.torch_backend.arena import Arena
 from emulator.torch_backend.calls import (
     Begin,
     Call,
-    Gone,
+    Exited,
     StoreAnswer,
     StoreCall,
     Wait,
@@ -25,8 +25,8 @@ from emulator.torch_backend.calls import (
 )
 from emulator.torch_backend.computing import NONE, Clock, Computing
 
-#: Fabric time that a look whether a call has ended takes (ns).
-LOOK_NS = 1_000
+#: Fabric time that a poll whether a call has ended takes (ns).
+POLL_NS = 1_000
 _HERE = str(Path(__file__).parent)
 
 
@@ -94,11 +94,11 @@ class RankLink:
         self._arena.free(self._sources.pop(number))
         self._consumed.append(number)
 
-    def look(self, number: int) -> bool:
-        """Return whether call ``number`` has ended, after :data:`LOOK_NS`."""
+    def poll(self, number: int) -> bool:
+        """Return whether call ``number`` has ended, after :data:`POLL_NS`."""
         if number in self._ended or number in self._errors:
             return True
-        self._ask((number,), self.clock_ns + LOOK_NS)
+        self._ask((number,), self.clock_ns + POLL_NS)
         return number in self._ended or number in self._errors
 
     def _ask(self, numbers: tuple[int, ...], until_ns: int | None) -> None:
@@ -124,9 +124,9 @@ class RankLink:
         except (EOFError, OSError):
             os._exit(1)  # the driver is gone, and the rank goes with it
 
-    def end(self, trouble: str = "") -> None:
+    def end(self, failure: str = "") -> None:
         """Tell that the script is over."""
-        self._connection.send(Gone(self.clock_ns, trouble, tuple(self._consumed)))
+        self._connection.send(Exited(self.clock_ns, failure, tuple(self._consumed)))
 
 
 def script_line() -> str:

@@ -21,7 +21,7 @@ def run_script(script: Script, place: RankPlace) -> int:
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
     sys.argv = [script.path, *script.arguments]
     os.environ.update(place.variables(int(script.environment.get("MASTER_PORT", "0"))))
-    status, trouble = 0, ""
+    status, failure = 0, ""
     finishing: list[Callable[[str], None]] = []
     try:
         for prepare in script.prepare:
@@ -35,18 +35,18 @@ def run_script(script: Script, place: RankPlace) -> int:
             runpy.run_path(script.path, run_name="__main__")
     except SystemExit as end:
         status = _status_of(end)
-        trouble = f"rank {place.rank} ended with status {status}" if status else ""
+        failure = f"rank {place.rank} ended with status {status}" if status else ""
     except BaseException as error:  # noqa: BLE001 (whatever the script raises)
         status = 1
         shown = _without_ours(error)
         traceback.print_exception(shown)
-        trouble = _sentence(shown, place.rank)
+        failure = _sentence(shown, place.rank)
     finally:
         try:
             threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 (as Python's end)
             atexit._run_exitfuncs()  # noqa: SLF001
             for finish in finishing:
-                finish(trouble)
+                finish(failure)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

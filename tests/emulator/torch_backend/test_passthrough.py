@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import UserError
-from emulator.torch_backend.launching import Nursery, RankPlace, Script, places
+from emulator.torch_backend.launching import ForkServer, RankPlace, Script, places
 from emulator.torch_backend.output import RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
 
@@ -47,9 +47,9 @@ def _run(tmp_path: Path, text: str, ranks: int, *words: str) -> list[tuple[int, 
         environment={"MASTER_PORT": str(free_port())},
     )
     output = RankOutput(tmp_path / "ranks", lambda *line: lines.append(line))
-    with Nursery(script) as nursery:
-        nursery.ready()
-        run_alone(nursery, places([0] * ranks), output)
+    with ForkServer(script) as fork_server:
+        fork_server.ready()
+        run_alone(fork_server, places([0] * ranks), output)
     return sorted(lines)
 
 
