@@ -23,10 +23,17 @@ def torchrun(
     """
     script = folder / "train.py"
     script.write_text(HEAD + text)
+    return torchrun_file(folder, *words, str(script), topology=topology, fabric=fabric)
+
+
+def torchrun_file(
+    folder: Path, *words: str, topology: str = SMALL, fabric: str = "model"
+) -> subprocess.CompletedProcess[str]:
+    """Run with ``words``, in which is the path of a script; its run is in ``folder`` / ``run``."""
     command = [sys.executable, "-c", "from emulator.cli.main import main; main()", "torchrun"]
     options = ["--fabric", fabric, "--topology", topology, "--output", str(folder / "run")]
     return subprocess.run(
-        [*command, *options, *words, str(script)],
+        [*command, *options, *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         text=True,
         capture_output=True,
@@ -35,9 +42,9 @@ def torchrun(
     )
 
 
-def printed(folder: Path, rank: int) -> list[str]:
-    """Return the lines that ``rank`` printed."""
-    return (folder / "run" / "ranks" / f"{rank}.stdout").read_text().splitlines()
+def printed(folder: Path, rank: int, ranks: str = "ranks") -> list[str]:
+    """Return the lines that ``rank`` printed; ``ranks`` is the folder of the execution."""
+    return (folder / "run" / ranks / f"{rank}.stdout").read_text().splitlines()
 
 
 def result(folder: Path) -> dict[str, Any]:
