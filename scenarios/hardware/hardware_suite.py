@@ -19,14 +19,23 @@ from emulator.suite.suite_model import (
     SuiteColumn,
     SuiteTable,
     SuiteTest,
+    shown_value,
 )
 from emulator.suite.trials import Row, SuiteTrial, TrialOutcome
 from scenarios.bmwg.trial_estimate import estimated_s
-from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, HardwareSource, load
+from scenarios.hardware.points import (
+    AGREES,
+    COUNTED,
+    FITTED,
+    NEAR,
+    NO_RUN,
+    OFF,
+    HardwarePoint,
+    HardwareSource,
+    load,
+)
 
 NOT_RUN, FAILED = "not run", "failed"
-#: What a row says of a point that a constant was fitted on.
-FITTED = "no: fitted"
 BAND, SOURCES = load()
 #: Of the points that count, so many (0..1) are to agree.
 GOAL = 0.8
@@ -91,7 +100,7 @@ def line(point: HardwarePoint, outcomes: Sequence[TrialOutcome]) -> dict[str, An
         "published": point.published,
         "unit": point.unit,
         "verdict": NOT_RUN,
-        "counts": "no: not run" if point.reason else FITTED if point.fitted else "yes",
+        "counts": point.counts,
         "why": point.reason or point.explained,
     }
     if point.reason:
@@ -153,18 +162,22 @@ def _summary(choice: SuiteChoice) -> Procedure:
 def notes(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is said of all points: ``rows`` of each, and of them together, ``total``."""
     unexplained = [row["number"] for row in rows if row["verdict"] == OFF and not row["why"]]
+    each = [{**row, "counts": COUNTED} for row in rows if row["counts"] != FITTED]
     return [
-        f"Goal: {GOAL:.0%} of those that count agree; {total['share']:.0f} % do.",
+        f"Goal: {GOAL:.0%} of those that count agree; {shown_value(total['share'])} % do. With "
+        f"measurements that are run again counted twice, "
+        f"{shown_value(counted('', each)['share'])} % do.",
         f"Off without a reason: {', '.join(unexplained) or 'none'}.",
     ]
 
 
 def counted(source: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how many points have each verdict; fitted ones are in no number."""
-    verdicts = Counter(row["verdict"] for row in rows if row["counts"] != FITTED)
+    """Return how many points have each verdict; those that do not count are in no number."""
+    verdicts = Counter(row["verdict"] for row in rows if row["counts"] in (COUNTED, NO_RUN))
     counts = {column.key: verdicts[column.heading] for column in COUNTS[1:-1]}
     judged = sum(verdicts.values()) - verdicts[NOT_RUN]
-    return {"source": source, **counts, "share": 100 * verdicts[AGREES] / judged if judged else 0.0}
+    share = 100 * verdicts[AGREES] / judged if judged else None
+    return {"source": source, **counts, "share": share}
 
 
 SUITE = Suite(

@@ -14,15 +14,14 @@ from typing import Any
 from emulator.errors import UserError
 from emulator.report.suite.folder import ReportedTest, SuiteFolder
 from emulator.suite.suite_model import shown_value
-from scenarios.hardware.hardware_suite import COUNTS, FITTED, SOURCES, SUITE, counted, notes
+from scenarios.hardware.hardware_suite import COUNTS, SOURCES, SUITE, counted, notes
+from scenarios.hardware.points import COUNTED, NO_RUN
 
 MANUAL = Path(__file__).with_name("README.md")
 _BLOCK = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
 #: The part of a source begins with its number and title.
 _PART = re.compile(r"^\*\*(\d+) .*?(?=^\*\*\d+ |^<!-- end -->)", re.DOTALL | re.MULTILINE)
 _TITLES = {source.number: source.title for source in SOURCES}
-#: Stands behind the verdict of a point that a constant was fitted on.
-_FITTED = " (fitted)"
 _HEADINGS = ("point", "measurement", "published", "uetemu", "ratio", "verdict")
 
 
@@ -79,11 +78,11 @@ def _rows(part: str) -> Iterator[dict[str, Any]]:
     for line in part.splitlines():
         cells = line.strip("| ").split(" | ")
         if len(cells) == len(_HEADINGS) and cells != list(_HEADINGS):
-            verdict = cells[-1].removesuffix(_FITTED)
+            verdict, _, why_not = cells[-1].removesuffix(")").partition(" (")
             yield {
                 "number": cells[0],
                 "verdict": verdict,
-                "counts": FITTED if verdict != cells[-1] else "yes",
+                "counts": f"no: {why_not}" if why_not else COUNTED,
                 "why": f"\n- {cells[0]}: " in part,
             }
 
@@ -99,7 +98,7 @@ def _section(test: ReportedTest) -> Iterator[str]:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    fitted = _FITTED if row["counts"] == FITTED else ""
+    why_not = row["counts"].partition(": ")[2] if row["counts"] != NO_RUN else ""
     least, most = shown_value(row.get("least")), shown_value(row.get("most"))
     spread = "" if least == most else f" [{least} .. {most}]"
     return [
@@ -108,7 +107,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['published']} {row['unit']}",
         f"{shown_value(row.get('value'))}{spread}",
         shown_value(row.get("ratio")),
-        f"{row['verdict']}{fitted}",
+        f"{row['verdict']} ({why_not})" if why_not else row["verdict"],
     ]
 
 

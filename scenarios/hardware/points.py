@@ -15,6 +15,8 @@ from emulator.suite.trials import SuiteTrial
 FILE = Path(__file__).with_name("points.toml")
 #: Verdicts, the best first.
 AGREES, NEAR, OFF = "agrees", "near", "off"
+#: Whether a point counts: not if a constant was fitted on it, or if it is run again as another.
+COUNTED, NO_RUN, FITTED, AGAIN = "yes", "no: not run", "no: fitted", "no: again as"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class HardwarePoint:
     size: str = ""
     scaled: str = ""
     fitted: bool = False
+    again: str = ""
     seen: bool = False
     reason: str = ""
     explained: str = ""
@@ -59,6 +62,13 @@ class HardwarePoint:
     def __post_init__(self) -> None:
         if self.low > self.high or bool(self.run) is bool(self.reason):
             raise ValueError(f"point {self.number} needs a range, and a run or a reason")
+
+    @property
+    def counts(self) -> str:
+        """Return whether the point counts, and else why not."""
+        if self.reason:
+            return NO_RUN
+        return FITTED if self.fitted else f"{AGAIN} {self.again}" if self.again else COUNTED
 
     @property
     def published(self) -> str:

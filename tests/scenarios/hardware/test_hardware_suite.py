@@ -15,7 +15,7 @@ from emulator.report.suite.folder import SuiteFolder
 from emulator.suite.suite_model import Findings, SuiteChoice
 from emulator.suite.suite_run import SuiteRun
 from emulator.suite.trials import SuiteTrial, TrialEnd, TrialOutcome
-from scenarios.hardware.hardware_suite import FAILED, NOT_RUN, SUITE, line
+from scenarios.hardware.hardware_suite import FAILED, NOT_RUN, SUITE, counted, line
 from scenarios.hardware.manual_table import MANUAL, measured, with_table
 from scenarios.hardware.points import AGREES, NEAR, OFF, HardwarePoint, points
 
@@ -73,6 +73,15 @@ def test_a_miss_is_explained_by_the_point_and_a_fitted_one_does_not_count() -> N
     row = line(point, [outcome({"goodput_gbps": 50.0})])
     assert (row["verdict"], row["why"]) == (OFF, "NICs take no time")
     assert row["counts"] == "no: fitted"
+
+
+def test_a_measurement_that_is_run_again_counts_once() -> None:
+    found = [outcome({"goodput_gbps": 1.0})]
+    rows = [line(replace(POINT, again=again), found) for again in ("", "8.4")]
+    assert [row["counts"] for row in rows] == ["yes", "no: again as 8.4"]
+    total = counted("all", rows)
+    assert (total["off"], total["share"]) == (1, 0)
+    assert counted("none", rows[1:])["share"] is None
 
 
 def test_points_name_their_own_fabric() -> None:

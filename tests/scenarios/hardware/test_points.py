@@ -86,3 +86,17 @@ def test_verdicts_follow_the_band_that_the_file_has() -> None:
 def test_a_point_without_a_run_needs_a_reason() -> None:
     with pytest.raises(ValueError, match="a run or a reason"):
         point(1, 1, reason="")
+
+
+def test_what_is_run_again_is_the_same_measurement_with_nics_or_a_library() -> None:
+    by_number = {one.number: one for one in points()}
+    for one in points():
+        if one.again:
+            other = by_number[one.again]
+            assert (other.low, other.high, other.unit, other.again) == (
+                one.low,
+                one.high,
+                one.unit,
+                "",
+            )
+            assert "--nic" in other.run["options"] or "library" in other.run["params"]
