@@ -177,11 +177,11 @@ def _prepared(options: _Options, notes: str) -> list[Prepare]:
     """Return what is called in each rank before the script; its notes go into the folder."""
     if options.record:
         return [Record(notes, fake=options.fake, cuda_on_cpu=options.map_cuda)]
-    if options.fabric == "none":
-        return []
     from emulator.torch_backend.computing import Computing
-    from emulator.torch_backend.script_ranks import on_fabric
+    from emulator.torch_backend.script_ranks import on_fabric, on_gloo
 
+    if options.fabric == "none":
+        return [on_gloo(cuda_on_cpu=options.map_cuda)]
     computing = Computing.parse(options.compute, options.tflops)
     return [on_fabric(computing, cuda_on_cpu=options.map_cuda)]
 
@@ -249,7 +249,8 @@ _CALLS = (
     ("calls", "calls", "", 6),
     ("bytes", "octets", "(B)", 13),
     ("time_us", "time", "(us)", 12),
-    ("longest_us", "longest", "(us)", 10),
+    ("exposed_us", "exposed", "(us)", 12),
+    ("overlapped_us", "overlapped", "(us)", 12),
     ("busbw_gbps", "busbw", "(GB/s)", 8),
     ("algorithms", "algorithm", "", 12),
 )

@@ -30,7 +30,8 @@ class CallRecord:
     """One collective or message: the ``calls`` of its members by rank, and when each was there.
 
     ``places`` are its buffers by rank, and ``results`` where results begin in them.  Times are ns:
-    ``begun`` when a member's part began, and ``ended`` when its result was known there.
+    ``begun`` when a member's part began, ``ended`` when its result was known there, and ``waited``
+    how long the member stood still in waits for it.
     """
 
     number: int
@@ -43,6 +44,7 @@ class CallRecord:
     results: dict[int, int] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
+    waited: dict[int, int] = field(default_factory=dict)
 
     @property
     def go(self) -> str:
@@ -81,7 +83,7 @@ def executed(
     for rank in range(ranks):
         computed, called = list(computing.get(rank, ())), calls.get(rank, [])
         operations: list[Operation] = [Compute(duration_ns=end - at) for at, end, _ in computed]
-        operations += [Barrier(name=name) for _, _, name in called]
+        operations += [Barrier(name="") for _ in called]
         spans = [
             ScheduleSpan(name, number, number + 1)
             for number, (_, _, name) in enumerate(called, len(computed))
@@ -114,7 +116,9 @@ def bus_factor(kind: str, members: int) -> float:
 def by_site(records: Iterable[CallRecord]) -> list[dict[str, object]]:
     """Return a row for each line of the script, kind, type and size of group, the longest first.
 
-    Times are from the last member's call to the last member's result, summed and at most.
+    Times are from the last member's call to the last member's result, summed and at most.  A member
+    has its own time, from its call to its result: ``exposed_us`` of it the member stood still for
+    it, and ``overlapped_us`` it did not; both are means over members, summed.
     """
     found: dict[tuple[str, str, str, int], list[CallRecord]] = {}
     for one in records:
@@ -126,6 +130,8 @@ def by_site(records: Iterable[CallRecord]) -> list[dict[str, object]]:
         took = [max(one.ended.values()) - max(one.begun.values()) for one in ones]
         octets = sum(_octets(one) for one in ones)
         total = sum(took)
+        exposed = sum(sum(one.waited.values()) for one in ones)
+        whole = sum(at - one.calls[rank].clock_ns for one in ones for rank, at in one.ended.items())
         rows.append(
             {
                 "site": site,
@@ -136,6 +142,8 @@ def by_site(records: Iterable[CallRecord]) -> list[dict[str, object]]:
                 "bytes": octets,
                 "time_us": total / 1000,
                 "longest_us": max(took) / 1000,
+                "exposed_us": exposed / members / 1000,
+                "overlapped_us": (whole - exposed) / members / 1000,
                 "busbw_gbps": octets / total * bus_factor(kind, members) if total else None,
                 "algorithms": ",".join(sorted({one.algorithm for one in ones})),
             }

@@ -363,6 +363,7 @@ class _Drive:
             if not due and not all(self._is_over(rank, one) for one in wait.numbers):
                 continue
             ended = [one for one in wait.numbers if self._is_over(rank, one)]
+            waited_for = [rank.records[one] for one in wait.numbers if one in rank.records]
             results: dict[int, tuple[int, int]] = {}
             for number in ended:
                 if number in rank.records:
@@ -377,6 +378,9 @@ class _Drive:
             if wait.until_ns is not None:
                 rank.clock_ns = max(rank.clock_ns, min(now, wait.until_ns))
             rank.busy_ns = rank.clock_ns
+            for record in waited_for:
+                own = rank.process.place.rank
+                record.waited[own] = record.waited.get(own, 0) + rank.clock_ns - wait.clock_ns
             rank.connection.send(Woken(rank.clock_ns, results, errors))
             woken = True
         return woken

@@ -17,7 +17,6 @@ from typing import Any
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _functional_collectives, device_mesh, distributed_c10d
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from emulator.torch_backend.launching import RankPlace
@@ -25,6 +24,8 @@ from emulator.torch_backend.launching import RankPlace
 
 def pretend(place: RankPlace) -> list[list[int]]:
     """Let the script have fake tensors and groups; return a list that gets all groups it makes."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     made: list[list[int]] = []
 
     def begin(_: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a rank has before its script begins: the fabric as torch's backend, and its clock."""
+"""What a rank has before its script begins: the fabric as torch's backend and clock, or gloo."""
 
 from __future__ import annotations
 
@@ -23,5 +23,20 @@ def on_fabric(computing: Computing, *, cuda_on_cpu: bool) -> Prepare:
         install(link)
         link.clock = computing.clock(place.rank)
         return link.end
+
+    return prepare
+
+
+def on_gloo(*, cuda_on_cpu: bool) -> Prepare:
+    """Return what prepares a rank without a fabric, where gloo stands for NCCL."""
+
+    def prepare(place: RankPlace) -> None:
+        from emulator.torch_backend.other_groups import have_gloo
+
+        if cuda_on_cpu:
+            from emulator.torch_backend.cuda_on_cpu import map_cuda
+
+            map_cuda()
+        have_gloo(place)
 
     return prepare

@@ -29,6 +29,15 @@ COLUMNS = (
     TableColumn("size_bytes", "size", "(B)", 12),
     TableColumn("time_us", "time", "(us)", 12),
     TableColumn("exchange_us", "exchange", "(us)", 12),
+    TableColumn(
+        "exposed",
+        "exposed",
+        "(%)",
+        8,
+        1,
+        percent=True,
+        words="communication was exposed for {} % of the time",
+    ),
 )
 #: Makes the driver of a script for the ranks of hosts (numbers, by rank) and their collectives.
 MakeDriver = Callable[[Sequence[int], Compile], ScriptDriver]
@@ -118,10 +127,12 @@ class TorchScript:
         driver = trial.drive
         assert isinstance(driver, ScriptDriver)
         rows = by_site(driver.records)
+        stood_ns = sum(sum(one.waited.values()) for one in driver.records)
         return {
             "calls": len(driver.records),
             "size_bytes": sum(int(str(row["bytes"])) for row in rows),
             "exchange_us": sum(float(str(row["time_us"])) for row in rows),
+            "exposed": stood_ns / int(str(trial.facts["ranks"])) / outcome.mean_ns,
             "call_sites": rows,
             "ideal_us": None,
             "efficiency": None,

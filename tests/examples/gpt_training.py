@@ -119,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> None:
     run: nn.Module = model
     schedule = None
     if given.parallel == "ddp":
-        run = DistributedDataParallel(model, bucket_cap_mb=1)
+        run = DistributedDataParallel(model, bucket_cap_mb=0.1)
     elif given.parallel == "fsdp":
         for block in model:
             fully_shard(block)

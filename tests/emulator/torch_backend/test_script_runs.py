@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,16 +51,39 @@ def test_replicas_of_a_data_parallel_training_agree_and_its_digest_comes_again(
     assert digests[0] == digests[1]
 
 
-def test_transports_are_compared_in_one_command(tmp_path: Path) -> None:
-    text = "dist.all_reduce(torch.ones(20000))\nprint('done')\n"
-    ended = torchrun(tmp_path, text, "--transport", "uet,rocev2:nccl")
+HIDDEN = """
+first, second = torch.ones(20000), torch.ones(20000)
+works = [dist.all_reduce(first, async_op=True)]
+works += [dist.all_reduce(second, async_op=True)]
+for work in works:
+    work.wait()
+print('done')
+"""
+
+
+def test_transports_are_compared_with_what_computing_hides(tmp_path: Path) -> None:
+    ended = torchrun(tmp_path, HIDDEN, "--transport", "uet,rocev2:nccl", "--compute", "fixed:20us")
     assert ended.returncode == 0, ended.stderr
     rows = result(tmp_path)["rows"]
     assert [row["transport"] for row in rows] == ["uet", "rocev2:nccl"]
-    assert all(row["calls"] == 1 and row["time_us"] > 5 for row in rows)
+    for row in rows:
+        sites = {one["site"]: one for one in row["call_sites"]}
+        hidden, seen = sites["train.py:9"], sites["train.py:10"]
+        assert hidden["exposed_us"] == 0  # over before the second is called
+        assert 5 < hidden["overlapped_us"] < 20
+        assert seen["overlapped_us"] == 0
+        assert row["exposed"] == pytest.approx(seen["exposed_us"] / row["time_us"], rel=0.01)
     for folder in ("ranks", "ranks-2"):
         assert (tmp_path / "run" / folder / "3.stdout").read_text() == "done\n"
-    assert ended.stdout.count("train.py:7") == 2  # a table of calls for each
+    assert ended.stdout.count("train.py:9") == 2  # a table of calls for each
+    timeline = json.loads((tmp_path / "run" / "timeline.json").read_text())["traceEvents"]
+    spans = {
+        one["name"]: (one["ts"], one["ts"] + one["dur"])
+        for one in timeline
+        if one["ph"] == "X" and one["pid"] == 1
+    }
+    computed, exchanged = spans["script compute"], spans["allreduce train.py:9"]
+    assert computed[0] <= exchanged[0] < exchanged[1] <= computed[1]  # the last computation
 
 
 @pytest.mark.nightly
