@@ -48,6 +48,22 @@ RESULT: Mapping[str, str] = {
     "warnings": "sentences",
 }
 
+#: Keys of each of ``call_sites``, which rows of ``uetemu torchrun`` have; behind them, headings.
+CALL_SITE: Mapping[str, str] = {
+    "site": "file and line of the script",
+    "kind": "the collective, or `sendrecv`",
+    "dtype": "type of the elements",
+    "members": "ranks of the group",
+    "calls": "calls; one of all members counts once",
+    "bytes, octets": "their octets, each by the size that nccl-tests states",
+    "time_us": "their times, each from the last member's call to the last result",
+    "longest_us": "the longest of them",
+    "exposed_us, exposed": "what of their times a rank stood still for, as a mean",
+    "overlapped_us, overlapped": "the rest, beside which the rank did something else",
+    "busbw_gbps": "bus bandwidth as nccl-tests defines it",
+    "algorithms, algorithm": "the algorithms that were chosen",
+}
+
 #: Counters of a GPU beside its transport's, by name under ``endpoints``.
 ENDPOINT: Mapping[str, str] = {
     "nic.frames_in": "frames received",

@@ -93,6 +93,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": verbs,
     "units": units,
     "result_keys": _explained(result_keys.RESULT),
+    "call_site_keys": _explained(result_keys.CALL_SITE),
     "row_keys": _explained(meanings("every")),
     "collective_row_keys": _explained(meanings("collective")),
     "traffic_row_keys": _explained(meanings("traffic")),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 
 import click
 
 from emulator import result_keys, scenario
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.predict import floor, prediction
+from emulator.cli.torchrun_verb import SCRIPT_SCENARIO
 from emulator.errors import UserError
 from emulator.metrics import METRICS, added_columns, table
 from emulator.result_rows import NCCL_COLUMNS, TableColumn
@@ -27,6 +29,7 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
             {one.key: one.meaning for one in METRICS.values()},
         ),
         ("key of result.json", result_keys.RESULT),
+        ("of the calls of a line of a script", result_keys.CALL_SITE),
         ("counter of a GPU", result_keys.ENDPOINT),
         ("counter of UET", counter_meanings.COUNTERS),
         ("counter of RoCEv2", counters.COUNTERS),
@@ -71,6 +74,7 @@ def table_columns() -> Iterator[TableColumn]:
         *prediction.COLUMNS,
         *floor.COLUMNS,
     )
+    yield from import_module(SCRIPT_SCENARIO).COLUMNS
     yield from added_columns()
     for name in scenario.names():
         yield from getattr(scenario.load(name).module, "COLUMNS", ())

@@ -23,13 +23,14 @@ import click
 from emulator.cli.options import LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, nic, option, result_format
 from emulator.cli.plugin_command import PluginCommand
 from emulator.errors import UserError
+from emulator.result_rows import TableColumn
 from emulator.torch_backend.launching import ForkServer, Prepare, Script, check_script, places
 from emulator.torch_backend.output import FOLDER, RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
 from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 
 #: The scenario's module; the floor of scenarios lies above this one.
-_SCENARIO = "scenarios.torch_script.torch_run"
+SCRIPT_SCENARIO = "scenarios.torch_script.torch_run"
 #: Lines of the script that the table shows at most.
 MOST_SITES = 20
 
@@ -242,27 +243,26 @@ def _show(rank: int, stream: int, line: str) -> None:
 
 #: Columns of the calls by line.
 _CALLS = (
-    ("site", "line of the script", "", 20),
-    ("kind", "kind", "", 13),
-    ("dtype", "type", "", 9),
-    ("members", "ranks", "", 6),
-    ("calls", "calls", "", 6),
-    ("bytes", "octets", "(B)", 13),
-    ("time_us", "time", "(us)", 12),
-    ("exposed_us", "exposed", "(us)", 12),
-    ("overlapped_us", "overlapped", "(us)", 12),
-    ("busbw_gbps", "busbw", "(GB/s)", 8),
-    ("algorithms", "algorithm", "", 12),
+    TableColumn("site", "line of the script", "", 20),
+    TableColumn("kind", "kind", "", 13),
+    TableColumn("dtype", "type", "", 9),
+    TableColumn("members", "ranks", "", 6),
+    TableColumn("calls", "calls", "", 6),
+    TableColumn("bytes", "octets", "(B)", 13),
+    TableColumn("time_us", "time", "(us)", 12),
+    TableColumn("exposed_us", "exposed", "(us)", 12),
+    TableColumn("overlapped_us", "overlapped", "(us)", 12),
+    TableColumn("busbw_gbps", "busbw", "(GB/s)", 8),
+    TableColumn("algorithms", "algorithm", "", 12),
 )
 
 
 def _show_calls(row: Mapping[str, object]) -> None:
     """Print the calls of a ``row`` of the result by the lines that made them."""
-    from emulator.result_rows import TableColumn
     from emulator.run.report.result_table import ResultTable
 
     sites = cast(Sequence[Mapping[str, object]], row["call_sites"])
-    table = ResultTable([TableColumn(*column) for column in _CALLS], wide=True)
+    table = ResultTable(_CALLS, wide=True)
     click.echo(f"#\n# Calls over {row['transport']}, the longest first")
     for one in sites[:MOST_SITES]:
         for line in table.lines(one):
@@ -295,7 +295,7 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
             return ScriptDriver(fork_server, places(hosts), compile_call, show)
 
         name = options.script if options.is_module else Path(options.script).name
-        scenario = import_module(_SCENARIO).scenario_of(name, make_driver, options.ranks)
+        scenario = import_module(SCRIPT_SCENARIO).scenario_of(name, make_driver, options.ranks)
         given = parse.parameter_texts(options.pairs, {})
         request = RunRequest(
             scenario=scenario,

@@ -20,7 +20,7 @@ class Arena:
     """The octets from ``begin`` to before ``end`` of the memory at ``path``; first fit."""
 
     def __init__(self, path: Path, begin: int, end: int) -> None:
-        self._path, self._reserved = path, begin
+        self._path, self._reserved, self._octets = path, begin, end - begin
         self._free: list[tuple[int, int]] = [(begin, end)]  # by place: begin, end
         self._taken: dict[int, int] = {}
 
@@ -36,9 +36,11 @@ class Arena:
                     self._free[at] = begin + size, end
                 self._taken[begin] = size
                 return begin
+        held = sum(self._taken.values())
         raise ArenaFullError(
-            f"the memory of {self._path.name} has no room for {octets} octets beside what calls "
-            "under way hold; wait for some of them"
+            f"the memory of {self._path.name} has no room for {octets} octets beside {held} that "
+            f"calls hold, of {self._octets} in all; "
+            + ("wait for some of them" if held else "use smaller tensors, or several calls")
         )
 
     def free(self, begin: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import socket
 from collections.abc import Sequence
 
 from emulator.errors import UserError
 from emulator.torch_backend.launching import ForkServer, RankPlace, RankProcess
-from emulator.torch_backend.output import RankOutput
+from emulator.torch_backend.output import FOLDER, RankOutput
 
 #: After all ranks have ended, their streams are read until nothing comes for so long (s).
 DRAIN_S = 0.5
@@ -54,10 +55,14 @@ def watch_streams(ready: selectors.BaseSelector, ranks: Sequence[RankProcess]) -
 def failure_sentence(process: RankProcess) -> str:
     """Return the sentence on a rank whose process has failed."""
     status, rank = process.status or 0, process.place.rank
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    if status < 0:
+        why = "; has the machine run out of memory?" if -status == signal.SIGKILL else ""
+        how = f"was killed by signal {-status} ({signal.Signals(-status).name}{why})"
+    else:
+        how = f"ended with status {status}" + " before its script was over" * (not status)
     return (
-        f"rank {rank} of the script (process {process.pid}) {how}, which ended all others; mend "
-        "what its standard error says"
+        f"rank {rank} of the script (process {process.pid}) {how}, which ended all others; what it "
+        f"printed stands in {FOLDER}/{rank}.stderr"
     )
 
 

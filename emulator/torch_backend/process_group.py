@@ -30,7 +30,8 @@ from emulator.torch_backend.calls import (
     SEND,
     Call,
 )
-from emulator.torch_backend.rank_link import RankLink, script_line
+from emulator.torch_backend.rank_link import RankLink
+from emulator.torch_backend.script_lines import script_line
 
 NAME = "uetemu"
 #: Backends of torch's own tests, which stay what they are; others are this one.
@@ -511,14 +512,19 @@ def install(link: RankLink) -> None:
     def rendezvous(
         url: str, rank: int = -1, world_size: int = -1, **_: Any
     ) -> Iterator[tuple[dist.Store, int, int]]:
-        place = (
-            rank if rank != -1 else link.rank,
-            world_size if world_size != -1 else link.size,
-        )
-        yield RunStore(link), *place
+        if rank not in (-1, link.rank) or world_size not in (-1, link.size):
+            raise ValueError(
+                f"init_process_group gets rank={rank} and world_size={world_size}, and this is "
+                f"rank {link.rank} of {link.size}; take RANK and WORLD_SIZE from the environment"
+            )
+        yield RunStore(link), link.rank, link.size
+
+    def monitored_barrier(group: Any = None, *_: Any, **__: Any) -> None:
+        dist.barrier(group)  # who does not come is named in any case
 
     distributed_c10d._new_process_group_helper = new_process_group  # noqa: SLF001
     distributed_c10d.rendezvous = rendezvous
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
     # It would warn that there is no NCCL.
     timeout = distributed_c10d._get_default_timeout  # noqa: SLF001
     distributed_c10d._get_default_timeout = lambda backend: timeout("gloo")  # noqa: SLF001

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,10 +26,10 @@ from emulator.torch_backend.calls import (
     Woken,
 )
 from emulator.torch_backend.computing import NONE, Clock, Computing
+from emulator.torch_backend.script_lines import script_line
 
 #: Fabric time that a poll whether a call has ended takes (ns).
 POLL_NS = 1_000
-_HERE = str(Path(__file__).parent)
 
 
 class RankLink:
@@ -50,10 +52,22 @@ class RankLink:
         self._waited_ns = begin.clock_ns
         self.clock: Clock = Computing(kind=NONE).clock(rank)
         self._number = 0
+        self._pid, self._lock = os.getpid(), threading.Lock()
         self._sources: dict[int, int] = {}
         self._consumed: list[int] = []
         self._ended: dict[int, tuple[int, int]] = {}
         self._errors: dict[int, str] = {}
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep the rank's other threads from the connection; refuse the processes it has forked."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"a process that rank {self.rank} has started calls torch.distributed; let the "
+                "ranks alone call it"
+            )
+        with self._lock:
+            yield
 
     @property
     def clock_ns(self) -> int:
@@ -69,12 +83,13 @@ class RankLink:
 
     def call(self, call: Call) -> int:
         """Begin ``call``, whose number and clock are set here; return its number."""
-        self._number += 1
-        self.clock.before_call()
-        made = replace(call, number=self._number, clock_ns=self.clock_ns, rank=self.rank)
-        self._sources[made.number] = made.source
-        self._connection.send(made)
-        return made.number
+        with self._alone():
+            self._number += 1
+            self.clock.before_call()
+            made = replace(call, number=self._number, clock_ns=self.clock_ns, rank=self.rank)
+            self._sources[made.number] = made.source
+            self._connection.send(made)
+            return made.number
 
     def wait(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the octets of the result of call ``number`` once it has ended.
@@ -102,21 +117,23 @@ class RankLink:
         return number in self._ended or number in self._errors
 
     def _ask(self, numbers: tuple[int, ...], until_ns: int | None) -> None:
-        consumed, self._consumed = tuple(self._consumed), []
-        self._connection.send(Wait(self.clock_ns, numbers, consumed, until_ns, script_line()))
-        answer = self._receive()
-        assert isinstance(answer, Woken)
-        self._set_clock(answer.clock_ns)
-        self._ended.update(answer.results)
-        self._errors.update(answer.errors)
+        with self._alone():
+            consumed, self._consumed = tuple(self._consumed), []
+            self._connection.send(Wait(self.clock_ns, numbers, consumed, until_ns, script_line()))
+            answer = self._receive()
+            assert isinstance(answer, Woken)
+            self._set_clock(answer.clock_ns)
+            self._ended.update(answer.results)
+            self._errors.update(answer.errors)
 
     def store(self, operation: str, *keys: str, value: bytes = b"", amount: int = 0) -> Any:
         """Carry out ``operation`` on the store of all ranks; return its answer."""
-        self._connection.send(StoreCall(self.clock_ns, operation, keys, value, amount))
-        answer = self._receive()
-        assert isinstance(answer, StoreAnswer)
-        self._set_clock(answer.clock_ns)
-        return answer.value
+        with self._alone():
+            self._connection.send(StoreCall(self.clock_ns, operation, keys, value, amount))
+            answer = self._receive()
+            assert isinstance(answer, StoreAnswer)
+            self._set_clock(answer.clock_ns)
+            return answer.value
 
     def _receive(self) -> object:
         try:
@@ -127,18 +144,3 @@ class RankLink:
     def end(self, failure: str = "") -> None:
         """Tell that the script is over."""
         self._connection.send(Exited(self.clock_ns, failure, tuple(self._consumed)))
-
-
-def script_line() -> str:
-    """Return the line of the script that is being carried out, as ``train.py:12``."""
-    frame = sys._getframe(1)  # noqa: SLF001
-    torch_root = str(Path(sys.modules["torch"].__file__ or "").parent)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        ours = name.startswith((_HERE, torch_root, "<frozen"))
-        if not ours and not name.endswith(("contextlib.py", "runpy.py")):
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return "?"

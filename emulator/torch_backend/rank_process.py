@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulator.torch_backend.launching import RankPlace, Script
+from emulator.torch_backend.spawning import part_of_spawned
 
 
 def run_script(script: Script, place: RankPlace) -> int:
@@ -21,9 +22,10 @@ def run_script(script: Script, place: RankPlace) -> int:
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
     sys.argv = [script.path, *script.arguments]
     os.environ.update(place.variables(int(script.environment.get("MASTER_PORT", "0"))))
-    status, failure = 0, ""
+    status, failure, own = 0, "", os.getpid()
     finishing: list[Callable[[str], None]] = []
     try:
+        part_of_spawned(place)
         for prepare in script.prepare:
             if (finish := prepare(place)) is not None:
                 finishing.append(finish)
@@ -42,6 +44,10 @@ def run_script(script: Script, place: RankPlace) -> int:
         traceback.print_exception(shown)
         failure = _sentence(shown, place.rank)
     finally:
+        if os.getpid() != own:  # a process that the script has forked: the rank's end is not its
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
         try:
             threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 (as Python's end)
             atexit._run_exitfuncs()  # noqa: SLF001
@@ -70,12 +76,14 @@ def _sentence(error: BaseException, rank: int) -> str:
     own = [one for one in lines if not any(part in one.filename for part in torchs)] or lines
     where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     words = str(error).strip().splitlines() or [""]
+    if isinstance(error, SyntaxError):
+        where, words = f" at {Path(error.filename or '?').name}:{error.lineno}", [error.msg]
     if "cuda" in words[0].lower():
         return (
             f"rank {rank} asks for CUDA{where}, which is not here ({words[0]}); --map-cuda has the "
             "CPU stand for it"
         )
-    return f"rank {rank} raised {type(error).__name__}{where}: {words[0]}"
+    return f"rank {rank} raised {type(error).__name__}{where}: {words[0].rstrip('.:')}"
 
 
 def _without_ours(error: BaseException) -> BaseException:
@@ -87,4 +95,4 @@ def _without_ours(error: BaseException) -> BaseException:
         or trace.tb_frame.f_code.co_filename.startswith("<frozen runpy")
     ):
         trace = trace.tb_next
-    return error.with_traceback(trace or error.__traceback__)
+    return error.with_traceback(trace)

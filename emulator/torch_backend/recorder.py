@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +43,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from emulator.torch_backend.flops import FLOPS
 from emulator.torch_backend.launching import RankPlace
 from emulator.torch_backend.other_groups import have_gloo, pretend
+from emulator.torch_backend.script_lines import script_line
 
-_FOLDERS_OF_TORCH = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _aten = torch.ops.aten
 Tensors = list[Any]
 
@@ -240,7 +239,7 @@ class Recorder(TorchDispatchMode):
         self.flush(self.stream)
         order = self._order(call)
         before = {self._last[order]} if order in self._last else set()
-        note = call.note | {"group": self._group(call.group), "name": _call_site()}
+        note = call.note | {"group": self._group(call.group), "name": script_line()}
         index = self._last[order] = self._note(note, self.stream.tail | before)
         for tensor in _tensors(call.results):
             self._coming[_storage(tensor)] = index
@@ -312,17 +311,6 @@ def _unknown(tensor: Any) -> float:
         f"a value of a fake tensor ({tensor.dtype}) decides what the script does, and --fake has "
         "no values; record it without --fake, or take the value from elsewhere"
     )
-
-
-def _call_site() -> str:
-    """Return file and line of the innermost call that is not torch's own."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_FOLDERS_OF_TORCH) and not file.startswith("<"):
-            return f"{Path(file).name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
 
 
 # -- what calls of torch.distributed say -----------------------------------------------------------

@@ -199,13 +199,18 @@ _OF_SCENARIOS = {
     "least_GBps": "rate of the slowest server",
     "port_share": "payload over what the storage nodes' ports can carry in the time",
     "trace": "the file",
-    "ranks": "ranks of the trace",
+    "ranks": "ranks of the trace, or of the script",
     "operations": "operations of the trace",
     "collectives": "collectives of the trace",
     "messages": "messages of the trace outside collectives",
     "size_scale": "what sizes were multiplied by",
     "compute_scale": "what computing times were multiplied by",
     "compute_us": "computing of the busiest rank",
+    "script": "the script",
+    "calls": "of `torchrun`: calls of `torch.distributed`; one of all ranks of a group counts once",
+    "exchange_us": "of `torchrun`: times of all calls, each from the last member's call to the last"
+    " result; calls may overlap",
+    "call_sites": "of `torchrun`: the calls by line of the script",
 }
 
 register("collective", _OF_COLLECTIVES)

@@ -152,7 +152,7 @@ for tensor, operation in (
 """
 
 
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+@pytest.mark.parametrize("transport", ["uet", pytest.param("rocev2", marks=pytest.mark.nightly)])
 def test_results_are_what_the_members_have_put_in(tmp_path: Path, transport: str) -> None:
     text = DATA + TYPES + KINDS + OVERLAP + END
     ended = torchrun(tmp_path, text, "--transport", transport)

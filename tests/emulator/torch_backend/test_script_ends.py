@@ -37,13 +37,20 @@ ENDS = {
     ),
     "a kill": (
         "import os\nif rank == 3:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(torch.ones(4))\n",
-        "was killed by signal 9, which ended all others",
+        "was killed by signal 9 (SIGKILL; has the machine run out of memory?), which ended all",
     ),
     "CUDA": ("torch.ones(3).cuda()\n", "asks for CUDA at train.py:8, which is not here"),
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+#: In the usual run, where each costs seconds.
+_USUAL = ("other kinds", "a rank that does not call", "an exception")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[] if one in _USUAL else [pytest.mark.nightly]) for one in ENDS],
+)
 def test_a_script_that_cannot_go_on_is_explained_in_one_sentence(tmp_path: Path, name: str) -> None:
     text, sentence = ENDS[name]
     ended = torchrun(tmp_path, "dist.all_reduce(torch.ones(1)); print('once')\n" + text)
@@ -114,6 +121,7 @@ def _time_us(folder: Path, *words: str) -> float:
     return time_us
 
 
+@pytest.mark.nightly
 def test_computing_takes_its_flops_over_the_rate_or_what_is_stated(tmp_path: Path) -> None:
     none = _time_us(tmp_path / "none", "--compute", "none")
     flops = _time_us(tmp_path / "flops", "--tflops", "0.01")

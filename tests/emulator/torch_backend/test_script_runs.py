@@ -28,7 +28,7 @@ for step in range(3):
 """
 
 
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+@pytest.mark.parametrize("transport", ["uet", pytest.param("rocev2", marks=pytest.mark.nightly)])
 def test_replicas_of_a_data_parallel_training_agree_and_its_digest_comes_again(
     tmp_path: Path, transport: str
 ) -> None:
