@@ -316,6 +316,7 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
         )
         bar.show(PLANNING, None)
         plan = prepare(request)
+        bar.show("PyTorch is still being imported", None)
         fork_server.ready()
         labels = [stage.stage.label for stage in plan.stages]
         columns = scenario.module.COLUMNS

@@ -37,7 +37,8 @@ def run_script(script: Script, place: RankPlace) -> int:
             runpy.run_path(script.path, run_name="__main__")
     except SystemExit as end:
         status = _status_of(end)
-        failure = f"rank {place.rank} ended with status {status}" if status else ""
+        words = f": {end.code}" if isinstance(end.code, str) else ""
+        failure = f"rank {place.rank} ended with status {status}{words}" if status else ""
     except BaseException as error:  # noqa: BLE001 (whatever the script raises)
         status = 1
         shown = _without_ours(error)
