@@ -93,6 +93,9 @@ MOST_SITES = 20
     "of a file say (columns rank and compute_us)",
 )
 @click.option(
+    "--fake-clock", is_flag=True, help="have time.time() and others of the script be fabric time"
+)
+@click.option(
     "--map-cuda", is_flag=True, help="have the CPU stand for CUDA, where the script asks for it"
 )
 @click.option("--workers", metavar="auto|N", help="processes that share the fabric's work, at most")
@@ -144,6 +147,7 @@ class _Options:
     fake: bool
     tflops: float
     compute: str
+    fake_clock: bool
     map_cuda: bool
     workers: str | None
     digest: str | None
@@ -184,10 +188,12 @@ def _prepared(options: _Options, notes: str) -> list[Prepare]:
     if options.fabric == "none":
         return [on_gloo(cuda_on_cpu=options.map_cuda)]
     computing = Computing.parse(options.compute, options.tflops)
-    return [on_fabric(computing, cuda_on_cpu=options.map_cuda)]
+    return [on_fabric(computing, cuda_on_cpu=options.map_cuda, fake_clock=options.fake_clock)]
 
 
 def _run(options: _Options) -> None:
+    if options.fake_clock and (options.record is not None or options.fabric == "none"):
+        raise UserError("--fake-clock shows a fabric's time, and there is none; leave it out")
     if options.record is None:
         for name, given in (("--fake", options.fake), ("--record-steps", options.record_steps)):
             if given:

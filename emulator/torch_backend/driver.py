@@ -58,15 +58,15 @@ from emulator.workers.open_execution import OpenExecution
 #: Of each GPU's memory: the rank puts inputs into the first half, and the fabric works in the rest.
 ROOM_OCTETS = 16 << 30
 #: Orders of what is done in one instant, behind what ranks have come to (OpenExecution).
-_CALLED, _POLLED = 2, 3
+_CALLED, _POLLED, _STORED = 2, 3, 4
 
 
 @dataclass
 class _Rank:
     """A rank as the driver knows it.
 
-    ``waits`` is what it waits for, a wait for calls or for keys of the store; None while it runs.
-    ``calls`` are those that have come and not happened yet.
+    ``waits`` is what it waits for, a wait for calls or the answer of the store; None while it runs.
+    ``calls`` and ``asked`` (of the store) are those that have come and not happened yet.
     """
 
     process: RankProcess
@@ -75,6 +75,7 @@ class _Rank:
     waits: Wait | StoreCall | None = None
     exited: Exited | None = None
     calls: list[Call] = field(default_factory=list)
+    asked: StoreCall | None = None
     records: dict[int, CallRecord] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     #: since when it computes, and the spans in which it has
@@ -293,19 +294,20 @@ class _Drive:
             rank.clock_ns, rank.waits = message.clock_ns, message
             rank.consumed += message.consumed
         elif isinstance(message, StoreCall):
-            rank.clock_ns = message.clock_ns
-            self._serve_store(rank, message)
+            rank.clock_ns, rank.waits, rank.asked = message.clock_ns, message, message
         elif isinstance(message, Exited):
             rank.clock_ns, rank.exited = message.clock_ns, message
             rank.consumed += message.consumed
 
     def _serve_store(self, rank: _Rank, asked: StoreCall) -> None:
+        """Answer ``asked``, or leave the rank waiting for keys that are not there yet."""
+        if rank.waits is not asked:
+            return  # its GPU has died
         store, now = self._store, asked.clock_ns
         value: object = None
         key = asked.keys[0] if asked.keys else ""
         if asked.operation in ("get", "wait"):
             if any(one not in store for one in asked.keys):
-                rank.waits = asked
                 return
             now = max(now, *(store[one][1] for one in asked.keys))
             value = store[key][0]
@@ -326,16 +328,18 @@ class _Drive:
             if key not in store or store[key][0] == old:
                 store[key] = new, now
             value = store[key][0]
-        rank.busy_ns = now
+        rank.waits, rank.busy_ns = None, now
         rank.connection.send(StoreAnswer(now, value))
+        self._execution.stop()
         if asked.operation in ("set", "add", "compare"):
             self._serve_waiting()
 
     def _serve_waiting(self) -> None:
         for rank in self._ranks:
             asked = rank.waits
-            if isinstance(asked, StoreCall) and all(one in self._store for one in asked.keys):
-                rank.waits = None
+            if not isinstance(asked, StoreCall) or asked.operation not in ("get", "wait"):
+                continue
+            if asked.clock_ns <= self._execution.now_ns:
                 self._serve_store(rank, asked)
 
     # -- who goes on ---------------------------------------------------------------------------
@@ -347,6 +351,10 @@ class _Drive:
                 order = (_CALLED, number, call.number)
                 self._execution.at(call.clock_ns, order, partial(self._arrive, call))
             rank.calls.clear()
+            if rank.asked is not None:
+                serve = partial(self._serve_store, rank, rank.asked)
+                self._execution.at(rank.asked.clock_ns, (_STORED, number), serve)
+                rank.asked = None
             wait = rank.waits
             if isinstance(wait, Wait) and wait.until_ns is not None:
                 self._execution.at(wait.until_ns, (_POLLED, number), self._execution.stop)

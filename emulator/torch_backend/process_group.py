@@ -420,6 +420,8 @@ class UetemuGroup(dist.ProcessGroup):
     def _message(
         self, kind: str, sent: Tensors, received: Tensors, peer: int, tag: int, **more: Any
     ) -> UetemuWork:
+        if peer == self.rank():
+            raise _refusal(f"{kind} of a rank with itself; copy the tensor")
         tensors = [*sent, *received]
         return self._call(
             kind,
@@ -509,6 +511,8 @@ def install(link: RankLink) -> None:
         more["device_id"] = None
         return helper(size, rank, ranks, backend, *rest, **more)
 
+    store = RunStore(link)  # kept: torch keeps what is C++'s of it alone
+
     def rendezvous(
         url: str, rank: int = -1, world_size: int = -1, **_: Any
     ) -> Iterator[tuple[dist.Store, int, int]]:
@@ -517,7 +521,7 @@ def install(link: RankLink) -> None:
                 f"init_process_group gets rank={rank} and world_size={world_size}, and this is "
                 f"rank {link.rank} of {link.size}; take RANK and WORLD_SIZE from the environment"
             )
-        yield RunStore(link), link.rank, link.size
+        yield store, link.rank, link.size
 
     def monitored_barrier(group: Any = None, *_: Any, **__: Any) -> None:
         dist.barrier(group)  # who does not come is named in any case

@@ -77,6 +77,10 @@ class RankLink:
     def _set_clock(self, clock_ns: int) -> None:
         self._waited_ns = clock_ns - self.clock.computed_ns()
 
+    def sleep(self, duration_ns: int) -> None:
+        """Let the rank's time go on without anything done."""
+        self._waited_ns += duration_ns
+
     def source(self, octets: int) -> int:
         """Return where ``octets`` of a call's input are to be put in :attr:`octets`."""
         return self._arena.allocate(octets)

@@ -8,8 +8,11 @@ from emulator.torch_backend.computing import Computing
 from emulator.torch_backend.launching import Prepare, RankPlace
 
 
-def on_fabric(computing: Computing, *, cuda_on_cpu: bool) -> Prepare:
-    """Return what prepares a rank, which computes as ``computing`` has it."""
+def on_fabric(computing: Computing, *, cuda_on_cpu: bool, fake_clock: bool) -> Prepare:
+    """Return what prepares a rank, which computes as ``computing`` has it.
+
+    ``fake_clock``: the script's clocks are those of the fabric.
+    """
 
     def prepare(place: RankPlace) -> Callable[[str], None]:
         from emulator.torch_backend.process_group import install
@@ -22,6 +25,10 @@ def on_fabric(computing: Computing, *, cuda_on_cpu: bool) -> Prepare:
         link = RankLink(place.rank, place.size, place.channel)
         install(link)
         link.clock = computing.clock(place.rank)
+        if fake_clock:
+            from emulator.torch_backend.fabric_time import show_fabric_time
+
+            show_fabric_time(link)
         return link.end
 
     return prepare

@@ -111,6 +111,7 @@ def main(words: Sequence[str] | None = None) -> None:
     }
     for name, size in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--bucket-mb", type=float, default=0.1)
     given = parser.parse_args(words)
     dist.init_process_group("nccl")
     torch.manual_seed(0)
@@ -119,7 +120,7 @@ def main(words: Sequence[str] | None = None) -> None:
     run: nn.Module = model
     schedule = None
     if given.parallel == "ddp":
-        run = DistributedDataParallel(model, bucket_cap_mb=0.1)
+        run = DistributedDataParallel(model, bucket_cap_mb=given.bucket_mb)
     elif given.parallel == "fsdp":
         for block in model:
             fully_shard(block)

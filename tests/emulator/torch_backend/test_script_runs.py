@@ -86,6 +86,45 @@ def test_transports_are_compared_with_what_computing_hides(tmp_path: Path) -> No
     assert computed[0] <= exchanged[0] < exchanged[1] <= computed[1]  # the last computation
 
 
+ORDER = """
+import time
+store = dist.distributed_c10d._get_default_store()
+for _ in range(size - rank):
+    torch.ones(512, 512) @ torch.ones(512, 512)
+print(store.add("ticket", 1), store.add("ticket", 1))
+for receive in (dist.isend, dist.irecv):
+    try:
+        receive(torch.ones(3), rank)
+    except (dist.DistBackendError, ValueError) as refused:
+        print(type(refused).__name__)
+dist.barrier()
+before = time.perf_counter_ns()
+time.sleep(20e-6)
+print(time.perf_counter_ns() - before)
+dist.all_reduce(torch.ones(10))
+print(time.monotonic_ns() - before)
+"""
+
+
+def test_the_store_is_asked_in_the_order_of_fabric_time_which_scripts_can_see(
+    tmp_path: Path,
+) -> None:
+    ended = torchrun(tmp_path, ORDER, "--fake-clock")
+    assert ended.returncode == 0, ended.stderr
+    (row,) = result(tmp_path)["rows"]
+    (call,) = (one for one in row["call_sites"] if one["kind"] == "allreduce")
+    after = []
+    for rank in range(4):
+        tickets, send, receive, slept, passed = printed(tmp_path, rank)
+        before = 2 * (3 - rank)  # the last rank computes least
+        assert tickets == f"{before + 1} {before + 2}"
+        assert send in ("ValueError", "DistBackendError")
+        assert receive in ("ValueError", "DistBackendError")
+        assert int(slept) == 20_000
+        after.append(int(passed))
+    assert sum(after) / 4 == pytest.approx(20_000 + call["exposed_us"] * 1000, abs=1)
+
+
 @pytest.mark.nightly
 def test_a_lost_gpu_is_an_error_of_the_rank_that_waits(tmp_path: Path) -> None:
     ended = torchrun(
