@@ -31,6 +31,8 @@ from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 
 #: The scenario's module; the floor of scenarios lies above this one.
 SCRIPT_SCENARIO = "scenarios.torch_script.torch_run"
+#: What ranks would import one by one, as soon as a mode of torch sees an operation.
+PRELOAD = ("torch._dynamo", "emulator.torch_backend.process_group")
 #: Lines of the script that the table shows at most.
 MOST_SITES = 20
 
@@ -221,6 +223,7 @@ def _run_script(options: _Options, notes: str) -> None:
         arguments=options.arguments,
         is_module=options.is_module,
         prepare=_prepared(options, notes),
+        preload=PRELOAD if options.fabric != "none" or options.record else (),
         environment={"MASTER_PORT": str(free_port() if alone else 29500)},
     )
     with ForkServer(script) as fork_server:

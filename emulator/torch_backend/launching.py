@@ -24,6 +24,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Self
@@ -80,13 +81,15 @@ Prepare = Callable[[RankPlace], Callable[[str], None] | None]
 class Script:
     """The script, or the module, with its arguments; ``prepare`` are called in each rank in turn.
 
-    They run after torch was imported, and before the script.
+    They run after torch was imported, and before the script.  ``preload`` are modules that the fork
+    server imports after torch, so that no rank has to.
     """
 
     path: str
     arguments: Sequence[str] = ()
     is_module: bool = False
     prepare: Sequence[Prepare] = ()
+    preload: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -261,6 +264,8 @@ def _serve(script: Script, control: socket.socket) -> None:
         connection.send(NO_TORCH if known else f"torch cannot be imported: {missing}")
         return
     torch.set_num_threads(1)
+    for name in script.preload:
+        import_module(name)
     gc.freeze()
     connection.send(None)
     woken, waker = socket.socketpair()
