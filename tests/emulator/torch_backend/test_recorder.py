@@ -173,6 +173,7 @@ back.sum().backward()
 """
 
 
+@pytest.mark.nightly
 def test_tokens_of_experts_are_recorded_forward_and_backward_and_replayed(tmp_path: Path) -> None:
     trace = record(tmp_path, EXPERTS)
     for rank, (sent, got) in enumerate((((6, 2), (6, 3)), ((3, 5), (2, 5)))):
