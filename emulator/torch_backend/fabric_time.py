@@ -21,10 +21,10 @@ def show_fabric_time(link: RankLink) -> None:
         return link.clock_ns
 
     def sleep(duration: float | SupportsIndex, /) -> None:
-        seconds = float(duration)
-        if seconds < 0:
+        length = float(duration)
+        if length < 0:
             raise ValueError("sleep length must be non-negative")
-        link.sleep(round(seconds * 1e9))
+        link.sleep(round(length * 1e9))
 
     for name in ("time", "monotonic", "perf_counter"):
         setattr(time, name, seconds)
