@@ -79,7 +79,7 @@ def test_a_run_beyond_a_limit_is_ended_and_named(
 ) -> None:
     before = _children()
     assert measure({"model": (64, 128)}, (1,), limits) == {}
-    assert _children() == before
+    assert _children() <= before  # what an earlier test left may have been waited for by now
     told = capfd.readouterr().err
     assert f"not measured: 64 GPUs on --fabric model, 1 ranks: {reason}\n" in told
     assert "measuring 128" not in told
