@@ -112,6 +112,7 @@ SMALLER: Mapping[str, tuple[str, ...]] = {
     "llm": ("tp=2", "pp=1", "layers=1"),
     "moe": ("dedup=none", "node_limit=0", "ranks=0-7"),
     "pfcstorm": ("rows=watchdog",),
+    "weight_sync": ("mode=relay,delta",),
 }
 
 #: What a parameter has no effect beside: scenario, other, and the parameter with a value.
@@ -135,6 +136,9 @@ IDLE = (
     ("storage_rdma", "work=restore", "shards=4"),
     ("storage_rdma", "work=dataset", "state=64KiB"),
     ("storage_rdma", "epochs=1", "cache=0"),
+    ("weight_sync", "load=0", "messages=4"),
+    ("weight_sync", "mode=p2p", "fan_out=2"),
+    ("weight_sync", "mode=relay", "changed=0.5"),
 )
 
 

@@ -116,6 +116,17 @@ def test_a_job_starts(start: Start, transport: str) -> None:
         assert row["rendezvous"] == "in kernel"
 
 
+def test_new_weights_come_to_rollout_servers(start: Start) -> None:
+    small = ("weights=512KiB", "messages=4", "serve=after", "swap=2us")
+    result = ran(start, "weight_sync", *(word for one in small for word in ("--param", one)))
+    rows = {row["mode"]: row for row in result["rows"]}
+    assert list(rows) == ["none", "broadcast", "p2p", "relay", "delta"]
+    for row in list(rows.values())[1:]:
+        assert 2 < row["first_us"] <= row["pause_us"] <= row["sync_us"] < row["time_us"]
+    assert rows["delta"]["sync_us"] < rows["p2p"]["sync_us"] < rows["broadcast"]["sync_us"]
+    assert rows["none"]["victim_p50_us"] > 0
+
+
 @pytest.mark.parametrize(
     ("transport", "fault", "gone"),
     [("uet", "gpu h1g0", "h1g0"), ("rocev2", "server h1", "h1g0, h1g1")],

@@ -153,6 +153,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "state=64KiB"),
     "trace": ("step.csv",),
     "victim": _set("size=64KiB", "senders=4"),
+    "weight_sync": _set("weights=64KiB", "buckets=2", "messages=2"),
 }
 
 #: The same of scenarios that need others for a transport that keeps each flow on one path.
