@@ -19,6 +19,7 @@ from tempfile import mkdtemp
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
 from emulator.cli.options import LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, nic, option, result_format
 from emulator.cli.plugin_command import PluginCommand
@@ -33,6 +34,13 @@ from emulator.torch_backend.recording import EFFICIENCY, H100_TFLOPS, Record
 SCRIPT_SCENARIO = "scenarios.torch_script.torch_run"
 #: What ranks would import one by one, as soon as a mode of torch sees an operation.
 PRELOAD = ("torch._dynamo", "emulator.torch_backend.process_group")
+#: Options that change nothing without a fabric.
+_OF_FABRIC = (
+    *("transport", "switch", "plane", "seed", "seeds", "compute", "fake_clock", "workers"),
+    *("digest", "capture", "faults", "nic", "report", "name", "form", "pairs"),
+)
+#: Parameters of other scenarios, for which a script has its own steps.
+_REPEATED = ("warmups", "iterations")
 #: Lines of the script that the table shows at most.
 MOST_SITES = 20
 
@@ -55,6 +63,14 @@ MOST_SITES = 20
 @option("switch", "what the switches do, as in uetemu run")
 @option("plane", "how switches learn their routes, as in uetemu run")
 @SEED
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="run the script with so many seeds of the fabric, from --seed on, and report median, "
+    "least and most; what it draws itself is the same each time",
+)
 @click.option(
     "--fabric",
     type=click.Choice(["kernel", "model", "none"]),
@@ -121,12 +137,21 @@ MOST_SITES = 20
 @LAB_NAME
 @result_format("json: what result.json holds")
 @PARAMETERS
-def command(**given: Any) -> None:
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
     """Run SCRIPT as torchrun does, with a process for each GPU of a fabric.
 
     Each call of torch.distributed crosses the fabric with its tensors, whatever backend the script
     names.  Options of uetemu stand before SCRIPT, and those of the script behind it.
     """
+    alone = "--record" if given["record"] else "--fabric none" if given["fabric"] == "none" else ""
+    for parameter in context.command.params if alone else ():
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in _OF_FABRIC and source is ParameterSource.COMMANDLINE:
+            raise UserError(
+                f"{parameter.opts[0]} is about a fabric, and with {alone} there is none: leave it "
+                "out"
+            )
     _run(_Options(**given))
 
 
@@ -143,6 +168,7 @@ class _Options:
     switch: str | None
     plane: str | None
     seed: int
+    seeds: int
     fabric: str
     record: str | None
     record_steps: str | None
@@ -194,8 +220,6 @@ def _prepared(options: _Options, notes: str) -> list[Prepare]:
 
 
 def _run(options: _Options) -> None:
-    if options.fake_clock and (options.record is not None or options.fabric == "none"):
-        raise UserError("--fake-clock shows a fabric's time, and there is none; leave it out")
     if options.record is None:
         for name, given in (("--fake", options.fake), ("--record-steps", options.record_steps)):
             if given:
@@ -266,13 +290,14 @@ _CALLS = (
 )
 
 
-def _show_calls(row: Mapping[str, object]) -> None:
+def _show_calls(row: Mapping[str, object], seeds: int) -> None:
     """Print the calls of a ``row`` of the result by the lines that made them."""
     from emulator.run.report.result_table import ResultTable
 
     sites = cast(Sequence[Mapping[str, object]], row["call_sites"])
     table = ResultTable(_CALLS, wide=True)
-    click.echo(f"#\n# Calls over {row['transport']}, the longest first")
+    over = f"{row['transport']}, seed {row['seed']}" if seeds > 1 else row["transport"]
+    click.echo(f"#\n# Calls over {over}, the longest first")
     for one in sites[:MOST_SITES]:
         for line in table.lines(one):
             click.echo(line)
@@ -285,7 +310,7 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
     from emulator.cli.run_terminal import PLANNING, Terminal, progress_bar, run_facts
     from emulator.result_rows import short_names
     from emulator.run.plan.run_plan import RunRequest, prepare
-    from emulator.run.report import comparison
+    from emulator.run.report import comparison, spread
     from emulator.run.report.result_table import ResultTable
     from emulator.run.results import FabricKind
     from emulator.run.runner import execute
@@ -306,6 +331,11 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
         name = options.script if options.is_module else Path(options.script).name
         scenario = import_module(SCRIPT_SCENARIO).scenario_of(name, make_driver, options.ranks)
         given = parse.parameter_texts(options.pairs, {})
+        for repeated in filter(given.__contains__, _REPEATED):
+            raise UserError(
+                f"a script has no {repeated}: it repeats its steps itself, on endpoints that have "
+                "learned from those before; --seeds N runs all of it N times"
+            )
         request = RunRequest(
             scenario=scenario,
             parameters=scenario.parameters(given),
@@ -314,8 +344,9 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
             switch=options.switch,
             control_plane=options.plane,
             seed=options.seed,
+            seeds=options.seeds,
             fabric=cast(FabricKind, options.fabric),
-            workers=parse.parse_workers(options.workers) or 1,
+            workers=1 if options.workers is None else parse.parse_workers(options.workers),
             digest=parse.parse_digest(options.digest),
             capture=options.capture,
             faults=options.faults,
@@ -330,7 +361,9 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
         labels = [stage.stage.label for stage in plan.stages]
         columns = scenario.module.COLUMNS
         if plan.compares:
-            columns = comparison.columns(columns, labels, plan.trials[0].facts, 1)
+            columns = comparison.columns(columns, labels, plan.trials[0].facts, options.seeds)
+        elif options.seeds > 1:
+            columns = spread.columns(columns)
         table = ResultTable(columns, run_facts(plan)) if options.form == "table" else None
         terminal = Terminal(table, bar, short_names(labels))
         try:
@@ -343,7 +376,8 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
     terminal.close(folder, result)
     if options.form == "table":
         for row in result.rows:
-            _show_calls(row)
+            if row["seed"] == options.seed:
+                _show_calls(row, options.seeds)
     if options.report:
         from emulator.report.run.page import write_report
 

@@ -109,12 +109,12 @@ class ScriptDriver:
         self.records: list[CallRecord] = []
         self._began_ns = 0
         self._computed: Mapping[int, Sequence[Span]] = {}
-        self._executions = self._gpus = 0
+        self._gpus = 0
 
     def __call__(self, execution: OpenExecution, folder: Path) -> None:
         self._gpus = len(execution.memories)
-        self._executions += 1
-        later = f"-{self._executions}" if self._executions > 1 else ""
+        earlier = self._fork_server.executions
+        later = f"-{earlier + 1}" if earlier else ""
         output = RankOutput(folder / f"{FOLDER}{later}", self._show)
         drive = _Drive(self._fork_server, self._places, self._compile, execution, output)
         self.records, self._computed = drive.records, drive.computed

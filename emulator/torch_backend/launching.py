@@ -128,6 +128,8 @@ class ForkServer:
         self._socket = ours
         self._control = Connection(os.dup(ours.fileno()))
         self.ranks: dict[int, RankProcess] = {}
+        #: how often ranks have been forked
+        self.executions = 0
 
     def __enter__(self) -> Self:
         return self
@@ -144,6 +146,7 @@ class ForkServer:
     def spawn(self, places: Sequence[RankPlace]) -> list[RankProcess]:
         """Fork a process for each of ``places``; the ``channel`` they come with is replaced."""
         self.ranks = {}
+        self.executions += 1
         for place in places:
             ours, theirs = socket.socketpair()
             pipes = [os.pipe() for _ in (1, 2)]

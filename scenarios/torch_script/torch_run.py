@@ -80,11 +80,11 @@ class TorchScript:
     COLUMNS = COLUMNS
 
     def topology(self, parameters: ScriptParameters) -> str:
-        """Return two hosts with as many GPUs as it takes, or the usual cluster."""
-        if self.ranks is None:
+        """Return hosts of equally many GPUs, two at least, or the usual cluster."""
+        if (ranks := self.ranks) is None:
             return "rail_clos"
-        hosts = 2 if self.ranks % 2 == 0 else 1
-        return f"rail_clos:hosts={hosts},gpus_per_host={self.ranks // hosts}"
+        gpus = max(one for one in range(1, 9) if ranks % one == 0 and one <= max(1, ranks // 2))
+        return f"rail_clos:hosts={ranks // gpus},gpus_per_host={gpus}"
 
     def schedules(self, parameters: ScriptParameters, topology: Topology, seed: int) -> list[Trial]:
         """Return the one trial, whose operations come while it goes on."""
@@ -127,12 +127,13 @@ class TorchScript:
         driver = trial.drive
         assert isinstance(driver, ScriptDriver)
         rows = by_site(driver.records)
+        ranks = int(str(trial.facts["ranks"]))
         stood_ns = sum(sum(one.waited.values()) for one in driver.records)
         return {
             "calls": len(driver.records),
             "size_bytes": sum(int(str(row["bytes"])) for row in rows),
             "exchange_us": sum(float(str(row["time_us"])) for row in rows),
-            "exposed": stood_ns / int(str(trial.facts["ranks"])) / outcome.mean_ns,
+            "exposed": stood_ns / ranks / outcome.mean_ns if outcome.mean_ns else None,
             "call_sites": rows,
             "ideal_us": None,
             "efficiency": None,
