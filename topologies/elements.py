@@ -255,7 +255,8 @@ class ScaleUp:
     """The NVLink/NVSwitch network of a server, or of ``hosts`` servers.
 
     It has a rate for each GPU and way, and a latency.  Its ``shape`` is one of
-    :mod:`topologies.parts.scale_up`.
+    :mod:`topologies.parts.scale_up`.  ``links``: so many links of a GPU have the rate, and of a
+    mesh one leads to each peer (0: as many as there are peers).  ``sums``: its switch sums (NVLS).
 
     The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
     """
@@ -264,6 +265,8 @@ class ScaleUp:
     latency_ns: int = 700
     shape: str = SWITCH
     hosts: int = 1
+    links: int = 0
+    sums: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

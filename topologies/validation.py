@@ -23,6 +23,7 @@ from topologies.elements import (
     ISOLATIONS,
     MAX_MTU,
     MAX_VLAN,
+    MESH,
     MIN_MTU,
     NETWORKS,
     ROUTINGS,
@@ -466,6 +467,12 @@ def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:
             raise TopologyError(
                 f"server {server.name}: the scale-up network is a {server.scale_up.shape!r}; it is "
                 f"one of {', '.join(SCALE_UP_SHAPES)}"
+            )
+        links, others = server.scale_up.links, len(server.gpus) * server.scale_up.hosts - 1
+        if server.scale_up.shape == MESH and 0 < links < others:
+            raise TopologyError(
+                f"server {server.name}: its GPUs have {links} scale-up links, and a mesh needs "
+                f"one to each of {others} others; take fewer GPUs, or scale_up=switch"
             )
         alike = domains.setdefault(server.domain or server.name, server.scale_up)
         if alike != server.scale_up:

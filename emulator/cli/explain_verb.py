@@ -18,6 +18,7 @@ from emulator.result_rows import NCCL_COLUMNS, TableColumn
 from emulator.rocev2 import counters
 from emulator.sim.endpoint.nic import nic_profile
 from topologies.advice import near
+from topologies.parts import scale_up_products
 from uet import counter_meanings
 
 
@@ -40,6 +41,7 @@ def places() -> Sequence[tuple[str, Mapping[str, str]]]:
         ("counter of PFC", result_keys.PAUSE),
         ("counter of the link layer", result_keys.LINK),
         ("NIC that takes time (--nic), in ns, * a guess", nic_profile.meanings()),
+        ("scale-up network (scale_up= of a topology)", scale_up_products.meanings()),
     )
 
 
@@ -49,7 +51,7 @@ def command(names: Sequence[str]) -> None:
     """Say what a column of a table, a key of result.json, or a counter means.
 
     NAME is a column's heading, such as busbw or "of ideal", or a key, such as busbw_gbps, or a NIC
-    of --nic, such as cx7.
+    of --nic, such as cx7, or a scale-up network, such as mi300x.
     """
     headings = headed()
     for name in names:

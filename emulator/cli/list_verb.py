@@ -20,6 +20,7 @@ from emulator.sim.endpoint.nic import nic_profile
 from emulator.transports import TRANSPORTS
 from topologies.catalogue import DESIGNS
 from topologies.exports.export_registry import EXPORTS
+from topologies.parts import scale_up_products
 from uet.congestion.control_registry import CONTROLS
 from uet.congestion.spraying.policies import SPRAYING
 
@@ -41,6 +42,7 @@ def command() -> None:
         "switches (--switch NAME)": switch_choice.MEANINGS,
         "load balancing (--switch shallow:balance=NAME)": _meanings(METHODS),
         "NICs that take time, in ns, * a guess (--nic NAME)": nic_profile.meanings(),
+        "scale-up networks (--topology rail_clos:scale_up=NAME)": scale_up_products.meanings(),
         "libraries that take time (uetemu run allreduce --param library=NAME)": {
             name: library.fitted
             for name, library in import_module("scenarios.collectives.library").LIBRARIES.items()

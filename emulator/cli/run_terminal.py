@@ -178,16 +178,20 @@ def _seeds(result: Result) -> str:
 
 
 def taken_times(plan: RunPlan) -> str:
-    """Return what NICs take, and GPUs, and whether scale-up switches sum."""
+    """Return what NICs take, and GPUs, the links of a scale-up product, and whether it sums."""
     nic, library = plan.request.nic, getattr(plan.request.parameters, "library", None)
     nics = "no time (--nic none)" if nic == nic_profile.NONE else f"those of --nic {nic}"
+    scale_up = plan.topology.servers[0].scale_up
+    links = f"; {scale_up.links} scale-up links a GPU, as a model whose packets are not seen"
+    if not scale_up.links:
+        links = ""
     if library is None:  # GPUs have what the scenario gives them to compute
-        return f"NICs take {nics}"
+        return f"NICs take {nics}{links}"
     gpus = "no time (library=none)" if library == "none" else f"those of library={library}"
     sums = ""
     if getattr(plan.request.parameters, "algorithm", None) == "nvls":
         sums = "; scale-up switches sum and copy, as a model whose packets are not seen"
-    return f"NICs take {nics}, GPUs {gpus}{sums}"
+    return f"NICs take {nics}, GPUs {gpus}{links}{sums}"
 
 
 def _work(plan: RunPlan) -> str:

@@ -62,7 +62,7 @@ class Communicator:
         members = [[self.ranks[position] for position in host] for host in self.hosts]
         if not self.uniform:
             return [tuple(rank for host in members for rank in host)]
-        return ring.rail_rings(members, neighbours=ring.joined_in_rings(self.topology))
+        return ring.rail_rings(members, shape=ring.shape_of(self.topology))
 
     def position(self, rank: int) -> int:
         return self._positions[rank]

@@ -27,6 +27,11 @@ Even servers are entered at a and left at b, odd servers the other way round.  O
 every NIC sends for exactly one channel and receives for exactly one.  An odd number of servers
 cannot be closed like this: the last hop of each channel then crosses from rail b to rail a.
 
+Where the GPUs of a server are a mesh, channel c zigzags: c, c+1, c-1, c+2, and so on to b = c+n/2.
+The channels of an even number n of GPUs so use each link once, each way, as RCCL's rings of eight
+MI300X do (``rome_models.cc``).  Eight GPUs without other servers have seven rings, closed over the
+same links.
+
 No region is written twice by reduce-scatter followed by all-gather: partial sums arrive in slots
 of their own, the last one in the result, and the source is only read.  So neither the ring nor a
 repetition of it has to wait until a neighbour has let go of a buffer.
@@ -59,7 +64,7 @@ from emulator.sim.endpoint.operations.operation_table import (
 )
 from scenarios.collectives.blocks import Block, Ready, Ring, RingChannel
 from scenarios.collectives.program import Program
-from topologies.model import RING, Topology
+from topologies.model import MESH, RING, SWITCH, Topology
 from topologies.parts.scale_up import ScaleUpDomains
 
 Integers = npt.NDArray[np.int64]
@@ -390,13 +395,22 @@ def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[R
     ]
 
 
-def rail_rings(servers: Sequence[Sequence[int]], *, neighbours: bool = False) -> list[Ring]:
+#: Seven rings of eight GPUs that together use each way from one to another once.
+_RINGS_OF_EIGHT = (
+    *("01234567", "02135476", "03146275", "04157263"),
+    *("05361742", "06524371", "07325164"),
+)
+
+
+def rail_rings(servers: Sequence[Sequence[int]], *, shape: str = SWITCH) -> list[Ring]:
     """One ring per local rank, each rail-local between servers (see the module's drawing).
 
-    ``servers[h][i]`` is the rank of local rank ``i`` in server ``h``.  With ``neighbours`` a ring
-    walks from each local rank to the one before it, as scale-up links in a ring lead.
+    ``servers[h][i]`` is the rank of local rank ``i`` in server ``h``.  Scale-up networks have
+    ``shape``: where links lead in a ring, a ring walks from each local rank to the one before it.
     """
     width = len(servers[0])
+    if shape == MESH and len(servers) == 1 and width == len(_RINGS_OF_EIGHT[0]):
+        return [tuple(servers[0][int(local)] for local in walk) for walk in _RINGS_OF_EIGHT]
     uneven = next((h for h, server in enumerate(servers) if len(server) != width), None)
     if uneven is not None:
         raise UserError(
@@ -408,8 +422,11 @@ def rail_rings(servers: Sequence[Sequence[int]], *, neighbours: bool = False) ->
         order = [channel, *((channel + 2 + i) % width for i in range(width - 2))]
         if width > 1:
             order.append((channel + 1) % width)
-        if neighbours:
+        if shape == RING:
             order = [(channel - i) % width for i in range(width)]
+        elif shape == MESH:
+            steps = ((i + 1) // 2 if i % 2 else -i // 2 for i in range(width))
+            order = [(channel + step) % width for step in steps]
         ring: list[int] = []
         for number, server in enumerate(servers):
             walk = order if number % 2 == 0 else order[::-1]
@@ -418,9 +435,10 @@ def rail_rings(servers: Sequence[Sequence[int]], *, neighbours: bool = False) ->
     return rings
 
 
-def joined_in_rings(topology: Topology) -> bool:
-    """Return whether scale-up links lead from each GPU to its neighbours only."""
-    return all(server.scale_up.shape == RING for server in topology.servers)
+def shape_of(topology: Topology) -> str:
+    """Return the shape of the servers' scale-up networks; a switch where they differ."""
+    shapes = {server.scale_up.shape for server in topology.servers}
+    return shapes.pop() if len(shapes) == 1 else SWITCH
 
 
 def servers_of(topology: Topology) -> list[list[int]]:

@@ -593,7 +593,7 @@ class Replay:
         hosts = list(servers.values())
         if len({len(host) for host in hosts}) > 1:
             return [tuple(rank for host in hosts for rank in host)]
-        return ring.rail_rings(hosts, neighbours=ring.joined_in_rings(self.topology))
+        return ring.rail_rings(hosts, shape=ring.shape_of(self.topology))
 
     def _send(self, at: Place) -> TraceSend:
         operation = self.trace.operations[at[0]][at[1]]

@@ -70,6 +70,8 @@ def measures(parameters, topology, trial, outcome):
         ("", 3 * 2.33),
         (",scale_up=mesh", 3 * 2.33),
         (",scale_up=ring", 2 * 2.33),
+        (",scale_up=nvswitch2", 3 * 3.5),  # 300 GB/s, which three copies share
+        (",scale_up=mi300x", 16.4),  # each has a link of 64 GB/s
     ],
 )
 def test_a_gather_takes_what_the_receiver_can_take(

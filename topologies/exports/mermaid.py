@@ -37,6 +37,8 @@ def as_data(topology: Topology) -> dict[str, object]:
                     "latency_ns": server.scale_up.latency_ns,
                     "shape": server.scale_up.shape,
                     "hosts": server.scale_up.hosts,
+                    "links": server.scale_up.links,
+                    "sums": server.scale_up.sums,
                 },
                 "domain": server.domain,
             }

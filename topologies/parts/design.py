@@ -26,6 +26,7 @@ from topologies.parts.design_parameters import (
     TextKind,
     WordKind,
 )
+from topologies.parts.scale_up_products import PRODUCTS
 from topologies.registry import Registry
 
 
@@ -154,16 +155,43 @@ class CabledDesign(Design):
     scale_up_rate: int = parameter("3.6Tbps", RATE, "scale-up rate per GPU, each way")
     scale_up_latency: int = parameter("700ns", TIME, "scale-up latency")
     scale_up: str = parameter(
-        SWITCH, WordKind(SCALE_UP_SHAPES), "scale-up by a switch, by links to all, or to two others"
+        SWITCH,
+        WordKind((*SCALE_UP_SHAPES, *PRODUCTS)),
+        "scale-up by a switch, by links to all, or to two others; or a product (uetemu list)",
+    )
+    scale_up_links: int | None = parameter(
+        None, COUNT, "scale-up links of each GPU that work; default the product's"
     )
     scale_up_hosts: int = parameter(1, COUNT, "servers that share a scale-up network")
 
     @property
     def scale_up_network(self) -> ScaleUp:
-        """Return the scale-up network of the design's servers."""
+        """Return the scale-up network of the design's servers.
+
+        Raises TopologyError for links that the product has not, or a rate besides that of its.
+        """
+        product = PRODUCTS.get(self.scale_up)
+        if product is None:
+            self.refuse_idle({"scale_up_links": f"a product: scale_up={' or '.join(PRODUCTS)}"})
+            return ScaleUp(
+                rate_bps=self.scale_up_rate,
+                latency_ns=self.scale_up_latency,
+                shape=self.scale_up,
+                hosts=self.scale_up_hosts,
+            )
+        self.refuse_idle({"scale_up_rate": "scale_up=switch, mesh or ring, as a product has its"})
+        links = self.scale_up_links or product.links
+        if links is None or (product.links is not None and links > product.links):
+            has = "as many as its maker gave it" if product.links is None else product.links
+            raise TopologyError(
+                f"scale_up_links is {'left out' if links is None else links}, and a GPU with "
+                f"scale_up={self.scale_up} has {has}; write for example scale_up_links=4"
+            )
         return ScaleUp(
-            rate_bps=self.scale_up_rate,
+            rate_bps=links * product.link_bps,
             latency_ns=self.scale_up_latency,
-            shape=self.scale_up,
+            shape=product.shape,
             hosts=self.scale_up_hosts,
+            links=links,
+            sums=product.sums,
         )

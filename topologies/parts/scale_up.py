@@ -12,8 +12,9 @@
     one port, to all           to each of three            each of two neighbours
 
 A domain is the servers that share one network: one server, or several (``hosts``), whose GPUs are
-in rank order.  Without a switch the rate of a GPU divides over its links.  A ring joins neighbours
-only: GPUs do not forward for others.
+in rank order.  Without a switch the rate of a GPU divides over its links, of which a product
+(:mod:`topologies.parts.scale_up_products`) has so many, whether or not there are peers for all.  A
+ring joins neighbours only: GPUs do not forward for others.
 """
 
 from __future__ import annotations
@@ -49,5 +50,5 @@ class ScaleUpDomains:
             return {
                 peer: network.rate_bps * around.count(peer) // 2 for peer in around if peer != gpu
             }
-        links = count - 1 if network.shape == MESH else 1
+        links = network.links or count - 1 if network.shape == MESH else 1
         return {peer: network.rate_bps // links for peer in members if peer != gpu}

@@ -164,7 +164,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
         ),
         *_parameters(
             *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
-            *("scale_up", "scale_up_rate", "scale_up_latency", "scale_up_hosts"),
+            *("scale_up", "scale_up_links", "scale_up_rate", "scale_up_latency", "scale_up_hosts"),
         ),
     ),
     ("segment", "rail_switch"): (

@@ -128,6 +128,8 @@ def _summary(topology: Topology) -> Table:
     for scale_up in dict.fromkeys(server.scale_up for server in topology.servers):
         rate, latency = format_rate(scale_up.rate_bps), format_time(scale_up.latency_ns)
         reported = f"{rate} per GPU each way, {latency}"
+        if scale_up.links:
+            reported += f", {scale_up.links} links"
         if scale_up.shape != SWITCH:
             reported += f", {scale_up.shape}"
         if scale_up.hosts > 1:

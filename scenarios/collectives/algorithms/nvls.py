@@ -43,6 +43,11 @@ def _networks(call: CollectiveCall) -> list[list[int]]:
             f"algorithm=nvls sums in a scale-up switch, and the GPUs of {topology.name} are joined "
             f"in a {min(lacking)}; take algorithm=ring, or a topology with switches"
         )
+    if not all(server.scale_up.sums for server in topology.servers):
+        raise UserError(
+            f"algorithm=nvls sums in a scale-up switch, and those of {topology.name} sum nothing; "
+            "take algorithm=ring, or scale_up=nvswitch3"
+        )
     sizes = sorted({len(network) for network in networks})
     if len(sizes) > 1:
         raise UserError(

@@ -18,6 +18,7 @@ from scenarios.collectives.library import LIBRARIES
 from scenarios.traces.format_registry import FORMATS
 from topologies.catalogue import DESIGNS
 from topologies.exports.export_registry import EXPORTS
+from topologies.parts.scale_up_products import PRODUCTS
 from uet.congestion.control_registry import CONTROLS
 from uet.congestion.spraying.policies import SPRAYING
 
@@ -28,7 +29,8 @@ def test_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     named = [line.split(None, 1) for line in lines if line.startswith("  ")]
     assert [name for name, _ in named] == [
         *(*scenario.names(), *DESIGNS, *TRANSPORTS, *CONTROLS, *RATE_CONTROLS, *NAMED, *SPRAYING),
-        *(*switch_choice.MEANINGS, *METHODS, *PROFILES, *LIBRARIES, *EXPORTS, *FORMATS, *KINDS),
+        *(*switch_choice.MEANINGS, *METHODS, *PROFILES, *PRODUCTS, *LIBRARIES),
+        *(*EXPORTS, *FORMATS, *KINDS),
     ]
 
 

@@ -39,6 +39,12 @@ def test_without_a_switch_it_is_refused() -> None:
         compiled("rail_clos:hosts=2,gpus_per_host=4,spines=0,scale_up=mesh", "nvls")
 
 
+@pytest.mark.parametrize("product", ["nvswitch2", "ualink,scale_up_links=4"])
+def test_switches_that_do_not_sum_are_refused(product: str) -> None:
+    with pytest.raises(UserError, match="those of rail_clos sum nothing; take algorithm=ring"):
+        compiled(f"rail_clos:hosts=1,gpus_per_host=4,spines=0,scale_up={product}", "nvls")
+
+
 def test_networks_of_unequal_size_are_refused() -> None:
     with pytest.raises(UserError, match="equally many GPUs of each scale-up network, and there"):
         compiled("rail_clos:hosts=3,gpus_per_host=4,spines=0", "nvls", ranks="0-3,8")

@@ -78,6 +78,17 @@ def test_rail_rings_stay_on_their_rail_and_share_the_nics_evenly(hosts: int, wid
     assert crossings == (width if hosts % 2 and width > 1 else 0)
 
 
+@pytest.mark.parametrize(("hosts", "width"), [(1, 8), (2, 8), (3, 8), (4, 4), (2, 2)])
+def test_rings_over_a_mesh_use_each_link_once_each_way(hosts: int, width: int) -> None:
+    rings = ring.rail_rings(grid(hosts, width), shape="mesh")
+    hops = [hop for order in rings for hop in zip(order, (*order[1:], order[0]), strict=True)]
+    inside = [(a, b) for a, b in hops if a // width == b // width]
+    assert len(inside) == len(set(inside)) == hosts * width * (width - 1)
+    assert all(sorted(order) == list(range(hosts * width)) for order in rings)
+    rails = [(a % width, b % width) for a, b in hops if a // width != b // width]
+    assert sum(a != b for a, b in rails) == (width if hosts % 2 and hosts > 1 else 0)
+
+
 def test_the_drawing_of_channel_0() -> None:
     first = ring.rail_rings(grid(4, 4))[0]
     assert [rank % 4 for rank in first] == [0, 2, 3, 1, 1, 3, 2, 0, 0, 2, 3, 1, 1, 3, 2, 0]

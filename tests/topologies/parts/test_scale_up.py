@@ -62,6 +62,24 @@ def test_a_rack_of_72() -> None:
     assert len(set(topology.scale_up_domains.values())) == 2
 
 
+@pytest.mark.parametrize(
+    ("product", "gigabytes"),
+    [
+        ("nvswitch1", 150),
+        ("nvswitch2", 300),
+        ("nvswitch2,scale_up_links=10", 250),
+        ("nvswitch3", 450),
+        ("nvswitch4,scale_up_hosts=4", 900),
+        ("mi300x", 64),  # by the link to that peer, however many peers there are
+        ("ualink,scale_up_links=4", 400),
+    ],
+)
+def test_products_have_the_rate_of_their_links(product: str, gigabytes: int) -> None:
+    spec = f"{GPUS},scale_up={product}"
+    assert set(peers(spec, "h1g2").values()) == {gigabytes * 8_000_000_000}
+    assert from_record(json.loads(json.dumps(as_data(load(spec))))) == load(spec)
+
+
 @pytest.mark.parametrize("spec", ["fat_tree", "torus:gpus_per_host=2", "dragonfly", "pod"])
 def test_every_design_has_the_shapes(spec: str) -> None:
     colon = "," if ":" in spec else ":"
@@ -95,8 +113,13 @@ def test_drawings_tell_what_is_not_a_switch_of_each_server() -> None:
     ("spec", "message"),
     [
         (f"{GPUS},scale_up_hosts=3", "scale_up_hosts is 3, which does not divide 4 servers"),
-        (f"{GPUS},scale_up=star", "scale_up is 'star'; it is one of switch, mesh, ring"),
+        (f"{GPUS},scale_up=star", "scale_up is 'star'; it is one of switch, mesh, ring, nvswitch1"),
         (f"{GPUS},scale_up_hosts=0", "scale_up_hosts is 0"),
+        (f"{GPUS},scale_up=ualink", "scale_up_links is left out, and a GPU with scale_up=ualink"),
+        (f"{GPUS},scale_up=nvswitch2,scale_up_links=13", "scale_up_links is 13, .* has 12"),
+        (f"{GPUS},scale_up=mi300x,scale_up_rate=1Tbps", "scale_up_rate is 1 Tbps and changes"),
+        (f"{GPUS},scale_up_links=3", "scale_up_links is 3 and changes nothing: it needs a prod"),
+        (f"{GPUS},scale_up=mi300x,scale_up_hosts=4", "7 scale-up links, and a mesh needs one"),
     ],
 )
 def test_bad_parameters_are_named(spec: str, message: str) -> None:
