@@ -82,6 +82,10 @@ VERBS = {
     ),
     "inject": Verb("emulator.cli.labs.inject_verb", "pull a cable of a running lab, or mend it"),
     "exec": Verb("emulator.cli.labs.exec_verb", "run a command inside a node of a running lab"),
+    "routes": Verb(
+        "emulator.cli.labs.routes_verb",
+        "show what a switch has learned, chosen and advertises, of a lab, run or topology",
+    ),
     "capture": Verb(
         "emulator.cli.labs.capture_verb", "stream a port's packets as pcapng to standard output"
     ),

@@ -25,6 +25,7 @@ from pathlib import Path
 from emulator import plugins, run_files
 from emulator.dataplane import lab_record
 from emulator.dataplane.cleanup import kept, uninterrupted
+from emulator.dataplane.control_plane import routing_tables
 from emulator.dataplane.control_plane.computed_routing import ComputedRouting
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.dataplane import Dataplane
@@ -296,6 +297,8 @@ class _Run:
 
     def _end_routing(self, routing: Routing | ComputedRouting) -> None:
         routing.save(self.folder.path)
+        if isinstance(routing, Routing):
+            routing_tables.save(routing, self.folder.path)
         self.folder.event("routed", neighbours_lost=routing.neighbours_lost())
 
     def _run_stage(self, number: int, built: _Built, pool: VirtualPool) -> None:

@@ -6,14 +6,13 @@ import os
 
 import click
 
-from emulator.cli.labs.lab_choice import agreed, choose_lab, with_node
+from emulator.cli.labs.lab_choice import node_of
 from emulator.cli.options import LAB
 from emulator.dataplane import lab_record
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.control_plane.daemons import shown_at
 from emulator.dataplane.kernel import namespaces
 from emulator.errors import UserError
-from topologies.advice import question
 
 
 @click.command(
@@ -34,13 +33,7 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
     words = argv[1:] if argv[0] == "--" else argv
     if not words:
         raise UserError("no command is given: uetemu exec NODE -- COMMAND...")
-    lab_of_node, colon, name = node.rpartition(":")
-    named = agreed(lab, {node: lab_of_node} if colon else {})
-    record = with_node(choose_lab(named, "as LAB:NODE or with --lab"), name)
-    if name not in record.nodes:
-        listed = f"uetemu status {record.lab} lists them"
-        hint = question(name, record.nodes, otherwise=listed)
-        raise UserError(f"lab {record.lab} has no node {name!r}; {hint}")
+    record, name = node_of(lab, node)
     try:
         namespaces.enter(namespaces.path_of(record.lab, name))
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from emulator.dataplane import lab_record
 from emulator.dataplane.lab_record import LabRecord, Phase
 from emulator.errors import UserError
+from topologies.advice import question
 
 
 def up() -> dict[str, LabRecord]:
@@ -60,3 +61,18 @@ def agreed(option: str | None, words: Mapping[str, str]) -> str | None:
         if lab != other:
             raise UserError(f"{first} and {word} name different labs: leave one of them out")
     return next(iter(named.values()), None)
+
+
+def node_of(option: str | None, word: str) -> tuple[LabRecord, str]:
+    """Return the lab and the name of the node ``[LAB:]NODE``; ``option`` is that of ``--lab``.
+
+    Raises UserError, with the nearest name, if no lab or no node of it is meant.
+    """
+    lab, colon, name = word.rpartition(":")
+    named = agreed(option, {word: lab} if colon else {})
+    record = with_node(choose_lab(named, "as LAB:NODE or with --lab"), name)
+    if name not in record.nodes:
+        listed = f"uetemu status {record.lab} lists them"
+        hint = question(name, record.nodes, otherwise=listed)
+        raise UserError(f"lab {record.lab} has no node {name!r}; {hint}")
+    return record, name

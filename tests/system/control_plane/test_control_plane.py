@@ -21,6 +21,7 @@ from emulator.dataplane.control_plane import daemons
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.control_plane.failure import Reroute, time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.control_plane.routing_tables import asked
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import Process
 from emulator.dataplane.settings import FabricSettings
@@ -89,6 +90,7 @@ def test_the_kernel_has_every_shortest_path(lab: LabFactory, spec: str, plane: s
     before = places_of_frr()
     running = lab(speaking(spec, plane))
     assert_learned(running, "bgp")
+    assert_told_of_all(running)
     assert routing_of(running).converged_s is not None
     assert places_of_frr() == before
 
@@ -100,6 +102,25 @@ def assert_learned(lab: Lab, sender: str) -> None:
     answer = lab.exec("rail0", ["ip", "-j", "route", "show", "proto", sender]).stdout
     sources = {route["prefsrc"] for route in json.loads(answer) if route.get("type") != "blackhole"}
     assert sources == {"10.255.0.1"}
+
+
+def assert_told_of_all(lab: Lab) -> None:
+    """Every next hop by BGP is a path of a peer that is known; a summary hides what is in it."""
+    switch = lab.topology.node("rail0")
+    rows = asked(routing_of(lab), "rail0", "")["routes"]
+    learned = [
+        row
+        for row in rows
+        for route in row["rib"]
+        if route["protocol"] == "bgp" and route["next_hops"] != ["blackhole"]
+    ]
+    assert learned
+    assert all(row["adj_rib_in"] for row in learned)
+    told = {row["prefix"] for row in rows if row["adj_rib_out"]}
+    assert told >= set(map(str, switch.summaries))
+    hidden = [row for row in rows if row["suppressed"]]
+    assert len(hidden) == (len(switch.bridges) if switch.summaries else 0)
+    assert not any(row["adj_rib_out"] for row in hidden)
 
 
 def test_what_is_learned_is_what_static_would_be(alert: Lab, lab: LabFactory) -> None:
@@ -118,6 +139,30 @@ def test_what_is_learned_is_what_static_would_be(alert: Lab, lab: LabFactory) ->
     for switch in static.topology.switches:
         assert routing_of(alert).routes(switch.name) == reader.routes(switch.name)
         assert reader.routes(switch.name)
+
+
+def test_frr_says_what_it_was_told_what_it_chose_and_what_it_tells(alert: Lab) -> None:
+    record = asked(routing_of(alert), "rail0", "")
+    rows = {row["prefix"]: row for row in record["routes"]}
+    assert record["export_policy"] == {
+        "ipv4 unicast": ["network 10.0.1.0/24", "network 10.255.0.1/32"]
+    }
+    own, far = rows["10.0.1.0/24"], rows["10.0.2.0/24"]
+    assert [path["peer"] for path in own["loc_rib"]] == [None]
+    assert own["adj_rib_in"] == []
+    assert own["adj_rib_out"] == ["spine0", "spine1"]
+    assert {path["peer"]: path["as_path"] for path in far["adj_rib_in"]} == {
+        "spine0": "64514 64513",
+        "spine1": "64515 64513",
+    }
+    assert [path["choice"] for path in far["loc_rib"]] == ["best", "equal"]
+    assert far["rib"] == [
+        {
+            "protocol": "bgp",
+            "chosen": True,
+            "next_hops": ["up0 (172.16.0.1)", "up1 (172.16.0.3)"],
+        }
+    ]
 
 
 # --- looking inside ----------------------------------------------------------------------------
@@ -143,6 +188,11 @@ def test_a_user_asks_with_vtysh(lab_name: str) -> None:
         assert "zebra.pid" in shell.stdout
         assert "router bgp 64514" in saved.read_text()
         assert "control plane ebgp" in uetemu("status", lab_name).stdout
+        page = uetemu("routes", f"{lab_name}:rail0", "--prefix", "10.0.2.0/24").stdout
+        assert "export policy, ipv4 unicast: network 10.0.1.0/24, network 10.255.0.1/32" in page
+        assert "spine0 [64514 64513] and 1 equal | spine0, spine1 | spine0, spine1 |" in page
+        wrong = uetemu("routes", f"{lab_name}:rali0")
+        assert "has no node 'rali0'; did you mean rail0" in wrong.stderr
         with Lab.attach(lab_name) as attached:
             assert routing_of(attached).differences() == []
             assert "BGP router identifier" in routing_of(attached).vtysh(
@@ -169,6 +219,10 @@ def test_a_run_keeps_what_its_switches_were_told(tmp_path: Path, lab_name: str) 
     for switch in ("rail0", "rail1", "spine0"):
         assert "router bgp" in (tmp_path / "run" / "frr" / switch / "frr.conf").read_text()
         assert "ADJCHANGE" in (tmp_path / "run" / "frr" / switch / "frr.log").read_text()
+    left = uetemu("routes", "spine0", "--run", str(tmp_path / "run"), "--format", "json")
+    assert {row["prefix"] for row in json.loads(left.stdout)["routes"] if row["loc_rib"]} == {
+        *("10.0.1.0/24", "10.0.2.0/24", "10.255.0.1/32", "10.255.0.2/32", "10.255.64.1/32")
+    }
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["control_plane"]["detection_s"] == 60
     fabric_file = json.loads((tmp_path / "run" / "fabric.json").read_text())

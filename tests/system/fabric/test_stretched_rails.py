@@ -25,6 +25,7 @@ from scapy.layers.vxlan import VXLAN
 
 from emulator.dataplane.control_plane.failure import time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.control_plane.routing_tables import asked
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf.layout import DropReason, TrafficClass
@@ -96,6 +97,10 @@ def test_what_frr_says_of_it(pods: Lab) -> None:
     reported = routing_of(pods).vtysh("rail0", "show bgp l2vpn evpn route type multicast")
     assert "[3]:[0]:[32]:[10.255.0.3]" in reported
     assert "10.255.0.3" in routing_of(pods).vtysh("rail0", "show evpn vni 10101")
+    rows = asked(routing_of(pods), "rail0", "")["routes"]
+    (far,) = (row for row in rows if row["prefix"].endswith("[32]:[10.0.1.5]"))
+    assert {path["next_hop"] for path in far["loc_rib"]} == {"10.255.0.3"}
+    assert {path["peer"] for path in far["adj_rib_in"]} == {"spine0", "spine1"}
 
 
 def test_a_packet_in_the_fabric_has_vni_and_loopbacks_around_it(pods: Lab) -> None:

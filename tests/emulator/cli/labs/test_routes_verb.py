@@ -1,0 +1,48 @@
+"""``uetemu routes`` without a lab: the page of a fabric, and sentences."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from emulator.cli.labs.routes_verb import command
+from emulator.errors import UserError
+from topologies.model import TopologyError
+
+FABRIC = ("--topology", "rail_clos:hosts=1,gpus_per_host=2")
+
+
+def routes(*words: str) -> Result:
+    return CliRunner().invoke(command, words, catch_exceptions=True)
+
+
+def test_a_page_has_what_stands_in_and_a_line_for_each_route() -> None:
+    shown = routes("rail0", *FABRIC, "--prefix", "10.0.2.3").stdout
+    assert "rail0: control plane static; topology" in shown
+    assert "Adj-RIB-In: nothing: no neighbour tells of routes" in shown
+    assert shown.count("\n| 10.") == 1
+    assert "| 10.0.2.0/24 | static: up0 (172.16.0.1), up1 (172.16.0.3) |" in shown
+    assert routes("rail0", *FABRIC, "--prefix", "11.0.0.0/8").stdout.endswith("no route\n")
+
+
+def test_json_has_the_same() -> None:
+    record = json.loads(routes("spine0", *FABRIC, "--format", "json").stdout)
+    assert record["node"] == "spine0"
+    assert {row["prefix"] for row in record["routes"]} >= {"10.0.1.0/24", "10.0.2.0/24"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("rali0", *FABRIC), "rail_clos has no node 'rali0'; did you mean rail0"),
+        (("rail0", *FABRIC, "--prefix", "ten"), "'ten' is no IPv4 prefix"),
+        (("rail0", *FABRIC, "--run", "runs/1"), "give one of them"),
+        (("rail0", "--run", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+    error = routes(*words).exception
+    assert isinstance(error, (UserError, TopologyError))
+    assert sentence in str(error)
