@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from topologies.units import parse_time_ns
+
 Option = Callable[[Any], Any]
 
 TABLE_OR_JSON: Option = click.option(
@@ -42,6 +44,27 @@ SEED: Option = click.option(
     show_default=True,
     help="decides everything that is random",
 )
+
+
+def delay_bounds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the bounds of one-way delays, in ns."""
+    scale_out = click.option(
+        "--delay-bound",
+        default="10us",
+        callback=lambda _, __, text: parse_time_ns(text),
+        show_default=True,
+        metavar="TIME",
+        help="one-way delay that an idle fabric should keep from GPU to GPU.",
+    )
+    scale_up = click.option(
+        "--scale-up-bound",
+        default="1us",
+        callback=lambda _, __, text: parse_time_ns(text),
+        show_default=True,
+        metavar="TIME",
+        help="the same of scale-up networks.",
+    )
+    return scale_out(scale_up(command))
 
 
 def nic(command: Callable[..., Any]) -> Callable[..., Any]:

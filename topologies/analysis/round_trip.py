@@ -7,6 +7,7 @@ port on the way receives a packet whole before it sends it on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
@@ -74,19 +75,24 @@ def _spans(topology: Topology) -> set[Span]:
         raise TopologyError(f"topology {topology.name} has no links")
     gpus = [gpu.name for gpu in topology.gpus]
     switches = [switch.name for switch in topology.switches]
-    alike = set()
     lonely: set[Span] = set()
     joined: set[Span] = set()
-    for gpu in gpus:
-        attached = frozenset(
-            (theirs.node, link.rate_bps, link.delay_ns)
-            for link, _, theirs in topology.neighbours(gpu)
-        )
-        if attached in alike:
-            continue
-        alike.add(attached)
+    for gpu, _ in representatives(topology):
         reached = spans_from(topology, gpu, longest=True)
         joined.update([reached[peer] for peer in gpus if peer in reached and peer != gpu])
         if not joined:
             lonely.update([reached[switch] for switch in switches if switch in reached])
     return joined or lonely
+
+
+def representatives(topology: Topology) -> Iterator[tuple[str, str | None]]:
+    """Yield of GPUs that are attached alike the first, and the second if there is one."""
+    alike: dict[object, list[str]] = {}
+    for gpu in topology.gpus:
+        attached = frozenset(
+            (theirs.node, link.rate_bps, link.delay_ns)
+            for link, _, theirs in topology.neighbours(gpu.name)
+        )
+        alike.setdefault(attached, []).append(gpu.name)
+    for first, *others in alike.values():
+        yield first, others[0] if others else None

@@ -14,6 +14,7 @@ from emulator.report.row_heat import MEASURES, busiest, describe
 from emulator.report.run_folder import RunRecord
 from topologies.analysis import capacity
 from topologies.analysis.failure_domain import failure_domains
+from topologies.analysis.one_way_delay import OneWayDelay
 from topologies.clos import AUTO_HOMING
 from topologies.exports import address_table
 from topologies.exports.heat import number
@@ -36,6 +37,7 @@ MOST_LINKS = 24
 
 def text(
     topology: Topology,
+    delays: Iterable[OneWayDelay] = (),
     *,
     switch: str | None = None,
     asked: AskedParts | None = None,
@@ -43,12 +45,14 @@ def text(
 ) -> str:
     """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal.
 
-    ``switch`` is what the switches do, where the fabric names it.  What ``asked`` is for
-    follows: the parts of workers.
+    ``delays`` are the longest of an idle fabric.  ``switch`` is what the switches do, where the
+    fabric names it.  What ``asked`` is for follows: the parts of workers.
     """
     summary = _summary(topology)
     if switch is not None:
         summary.add_row("switch", switch)
+    for delay in delays:
+        summary.add_row(f"one-way, {delay.name}", str(delay))
     shown: list[object] = [summary, ""]
     for made in (_tiers, _failures, _rails, _summaries, _uplinks, _networks):
         table = made(topology)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emulator.cli.options import PARAMETERS
+from emulator.cli.options import PARAMETERS, delay_bounds
 from emulator.cli.plugin_command import Names, PluginCommand
 from emulator.dataplane import lab_record
 from emulator.dataplane.fabric_choice import choose, is_file
@@ -123,6 +123,7 @@ DEFAULT_COLOUR = "utilisation"
     "with the least traffic between them.",
 )
 @PARAMETERS
+@delay_bounds
 def command(  # noqa: PLR0913  options of the verb
     fabrics: tuple[str, ...],
     form: str | None,
@@ -136,6 +137,8 @@ def command(  # noqa: PLR0913  options of the verb
     parts_file: Path | None,
     scenario: str | None,
     pairs: tuple[str, ...],
+    delay_bound: int,
+    scale_up_bound: int,
 ) -> None:
     """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
 
@@ -181,10 +184,20 @@ def command(  # noqa: PLR0913  options of the verb
         topology = topology.network_named(network)
     if form == "text":
         from emulator.cli.graph import graph_tables
+        from topologies.analysis.one_way_delay import one_way_delays
 
         switch = _stated_switch(what) if run is None else None
+        if switch is not None:
+            from emulator.dataplane.switch import switch_choice
+
+            chosen = switch_choice.requested(switch)
+            topology = topology.with_switch_latency(0 if chosen is None else chosen.latency_ns)
         shown = graph_tables.text(
-            topology, switch=switch, asked=asked_parts, to_terminal=output == "-"
+            topology,
+            one_way_delays(topology, delay_bound, scale_up_bound),
+            switch=switch,
+            asked=asked_parts,
+            to_terminal=output == "-",
         )
         write(shown, output)
         return

@@ -30,6 +30,11 @@ def _graph(*arguments: str) -> Result:
     return CliRunner().invoke(graph_verb.command, arguments, catch_exceptions=True)
 
 
+def test_tables_have_the_longest_one_way_delays_and_their_bounds() -> None:
+    assert "3.123 us, bound 10 us (h0g0 - rail0" in _graph("rail_clos").stdout
+    assert "3.123 us, 123 ns above" in _graph("rail_clos", "--delay-bound", "3us").stdout
+
+
 def test_mermaid_has_every_node_and_every_bundle_of_links(topology: Topology) -> None:
     source = export.to_mermaid(topology)
     assert source.startswith("flowchart TB\n")
