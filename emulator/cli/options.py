@@ -81,6 +81,20 @@ def nic(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def pxn(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the option ``--pxn``."""
+    from emulator.run.plan.variants import PXN_MODES
+
+    return click.option(
+        "--pxn",
+        type=click.Choice(PXN_MODES),
+        default=PXN_MODES[0],
+        show_default=True,
+        help="writes to another rail go over NVLink to the GPU that stands on it, which sends them "
+        "on: where the fabric has no other way, wherever that is shorter, or never",
+    )(command)
+
+
 #: Options that say something else in each verb that has them.
 _VARIED: Mapping[str, Mapping[str, Any]] = {
     "topology": {"metavar": "SPEC|FILE"},

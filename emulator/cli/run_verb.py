@@ -20,6 +20,7 @@ from emulator.cli.options import (
     SEED,
     nic,
     option,
+    pxn,
     result_format,
 )
 from emulator.cli.plugin_command import SCENARIO
@@ -34,7 +35,6 @@ from emulator.run.plan.variants import (
     COMPARED,
     COMPARED_SEEDS,
     DEFAULT_TRANSPORT,
-    PXN_MODES,
     variants,
 )
 from emulator.sim.endpoint.nic import nic_profile
@@ -178,14 +178,7 @@ def _describe_scenario() -> str:
     metavar="TIME",
     help="fabric time between iterations, such as 1ms, at least [default: about 1us]",
 )
-@click.option(
-    "--pxn",
-    type=click.Choice(PXN_MODES),
-    default=PXN_MODES[0],
-    show_default=True,
-    help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
-    "where the fabric has no other way, wherever that is shorter, or never",
-)
+@pxn
 @nic
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")

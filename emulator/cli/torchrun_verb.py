@@ -21,7 +21,16 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from emulator.cli.options import LAB_NAME, PARAMETERS, RUN_FOLDER, SEED, nic, option, result_format
+from emulator.cli.options import (
+    LAB_NAME,
+    PARAMETERS,
+    RUN_FOLDER,
+    SEED,
+    nic,
+    option,
+    pxn,
+    result_format,
+)
 from emulator.cli.plugin_command import PluginCommand
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
@@ -37,7 +46,7 @@ PRELOAD = ("torch._dynamo", "emulator.torch_backend.process_group")
 #: Options that change nothing without a fabric.
 _OF_FABRIC = (
     *("transport", "switch", "plane", "seed", "seeds", "compute", "fake_clock", "workers"),
-    *("digest", "capture", "faults", "nic", "report", "name", "form", "pairs"),
+    *("digest", "capture", "faults", "pxn", "nic", "report", "name", "form", "pairs"),
 )
 #: Parameters of other scenarios, for which a script has its own steps.
 _REPEATED = ("warmups", "iterations")
@@ -131,6 +140,7 @@ MOST_SITES = 20
     metavar="TIMELINE",
     help="what goes wrong, as in uetemu run: the script runs without it first",
 )
+@pxn
 @nic
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
@@ -181,6 +191,7 @@ class _Options:
     digest: str | None
     capture: str | None
     faults: Sequence[str]
+    pxn: str
     nic: str
     output: Path | None
     report: bool
@@ -329,7 +340,9 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
             return ScriptDriver(fork_server, places(hosts), compile_call, show)
 
         name = options.script if options.is_module else Path(options.script).name
-        scenario = import_module(SCRIPT_SCENARIO).scenario_of(name, make_driver, options.ranks)
+        scenario = import_module(SCRIPT_SCENARIO).scenario_of(
+            name, make_driver, options.ranks, options.pxn
+        )
         given = parse.parameter_texts(options.pairs, {})
         for repeated in filter(given.__contains__, _REPEATED):
             raise UserError(
@@ -350,6 +363,7 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
             digest=parse.parse_digest(options.digest),
             capture=options.capture,
             faults=options.faults,
+            pxn=options.pxn,
             nic=options.nic,
             output=options.output,
             lab=options.name,

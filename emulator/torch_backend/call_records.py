@@ -29,7 +29,8 @@ from emulator.torch_backend.compiled_calls import CallKey
 class CallRecord:
     """One collective or message: the ``calls`` of its members by rank, and when each was there.
 
-    ``places`` are its buffers by rank, and ``results`` where results begin in them.  Times are ns:
+    ``places`` are its buffers by rank, and ``results`` where results begin in them.  ``relaying``
+    have not sent on yet all that others write.  Times are ns:
     ``begun`` when a member's part began, ``ended`` when its result was known there, and ``waited``
     how long the member stood still in waits for it.
     """
@@ -42,6 +43,7 @@ class CallRecord:
     algorithm: str = ""
     places: dict[int, dict[str, int]] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
+    relaying: set[int] = field(default_factory=set)
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waited: dict[int, int] = field(default_factory=dict)
@@ -55,6 +57,11 @@ class CallRecord:
     def over(self) -> str:
         """Return the name of the barrier behind it."""
         return f"over {self.number}"
+
+    @property
+    def relayed(self) -> str:
+        """Return the name of the barrier behind what is sent on for others."""
+        return f"relayed {self.number}"
 
     @property
     def first(self) -> Call:

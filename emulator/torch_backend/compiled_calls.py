@@ -3,7 +3,8 @@
 All members lay their memory out as one buffer; a call has places in it for each of its buffers.
 Each rank's operations stand between two barriers: ``go`` is passed when the rank has called, and
 ``over`` is reached when its part is done.  Receives begin before, as data of others may come before
-the rank has called.
+the rank has called.  What a GPU sends on for others (:mod:`emulator.run.pxn`) waits for neither,
+and ``relayed`` is reached when that is done.
 """
 
 from __future__ import annotations
@@ -53,17 +54,26 @@ class CallKey:
 class CompiledCall:
     """The schedule of each member, where its result begins in ``output``, and the ``algorithm``.
 
-    Their buffers have the names above, or are the algorithm's own.  ``divided_by`` fills the buffer
-    ``divisor``, if there is one.
+    Relays that are no members have schedules too.  Of a rank's operations the first ``own`` are its
+    part, and the others send on what others write.  Buffers have the names above, or are the
+    algorithm's own.  ``divided_by`` fills the buffer ``divisor``, if there is one.
     """
 
     schedules: Mapping[int, Schedule]
+    own: Mapping[int, int]
     results: Mapping[int, int]
     algorithm: str
     divided_by: int = 1
 
+    @property
+    def relays(self) -> set[int]:
+        """Return the ranks that send on what others write."""
+        return {
+            rank for rank, one in self.schedules.items() if len(one.operations) > self.own[rank]
+        }
 
-#: Compiles a collective for a fabric; raises NotImplementedError by name for what is not there.
+
+#: Compiles a collective for a fabric; raises UserError where it has no way.
 Compile = Callable[[CallKey], CompiledCall]
 
 
@@ -83,19 +93,24 @@ class PlacedCalls:
         known = self._compiled.get(key)
         if known is None:
             compiled = self._compile(key)
-            templates = {rank: _Template(one) for rank, one in compiled.schedules.items()}
+            templates = {
+                rank: _Template(one, compiled.own[rank]) for rank, one in compiled.schedules.items()
+            }
             known = self._compiled[key] = compiled, templates
         return known
 
     def placed(
-        self, key: CallKey, places: Mapping[int, Mapping[str, int]], go: str, over: str
+        self, key: CallKey, places: Mapping[int, Mapping[str, int]], barriers: Sequence[str]
     ) -> list[Schedule]:
-        """Return the schedule of each member, whose buffers lie at ``places``."""
+        """Return the schedule of each rank, whose buffers lie at ``places``.
+
+        ``barriers`` are the names of go, over and relayed.
+        """
         _, templates = self._of(key)
         schedules = []
         first_tags = self._take_tags(templates)
         for rank, template in templates.items():
-            table = template.placed(places, first_tags, (go, over))
+            table = template.placed(places, first_tags, barriers)
             schedules.append(Schedule(rank=rank, buffers=self.layout, operations=table))
         return schedules
 
@@ -113,28 +128,34 @@ class PlacedCalls:
 
 
 class _Template:
-    """The operations of ``schedule`` behind a barrier and before another, wherever buffers lie."""
+    """The operations of ``schedule`` among their barriers, wherever buffers lie.
 
-    def __init__(self, schedule: Schedule) -> None:
+    The first ``own`` are the rank's part.
+    """
+
+    def __init__(self, schedule: Schedule, own: int) -> None:
         self.rank = schedule.rank
         table = OperationTable.of(schedule.operations)
         count = len(table)
         kind = table.columns["kind"]
         self.columns: dict[str, npt.NDArray[np.int64]] = {}
+        parts = [np.arange(own + 1), np.arange(own + 1, count + 1)]  # of over, of relayed
+        ends = [one for one in parts if len(one)]
+        barriers = [0, *range(count + 1, count + 1 + len(ends))]
         for name in COLUMNS:
-            column = np.zeros(count + 2, np.int64)
-            column[1:-1] = table.columns[name]
+            column = np.zeros(count + 1 + len(ends), np.int64)
+            column[1 : count + 1] = table.columns[name]
             self.columns[name] = column
-        self.columns["kind"][[0, -1]] = BARRIER
-        self.names = [*table.names, "", "", MEMORY]
-        self.columns["number"][0] = len(table.names)
-        self.columns["number"][-1] = len(table.names) + 1
+        self.columns["kind"][barriers] = BARRIER
+        self._named = table.names
+        self.names = [*table.names, *[""] * len(barriers), MEMORY]
+        self.columns["number"][barriers] = np.arange(len(barriers)) + len(table.names)
         waits = [table.after[a:b] for a, b in zip(table.begin, table.begin[1:], strict=False)]
         after = [np.zeros(0, np.int64)]
-        for number, own in enumerate(waits):
-            gate = [] if kind[number] == RECEIVE else [0]
-            after.append(np.concatenate([np.array(gate, np.int64), own.astype(np.int64) + 1]))
-        after.append(np.arange(count + 1))
+        for number, before in enumerate(waits):
+            gate = [] if kind[number] == RECEIVE or number >= own else [0]
+            after.append(np.concatenate([np.array(gate, np.int64), before.astype(np.int64) + 1]))
+        after += ends
         self.after = np.concatenate(after)
         self.begin = np.cumsum([0, *(len(one) for one in after)])
         kind = self.columns["kind"]
@@ -167,7 +188,8 @@ class _Template:
             columns["tag"][at] += first_tags[peer, self.rank]
         memory = np.full(len(local), len(self.names) - 1, np.int64)
         columns["near_buffer"] = columns["far_buffer"] = memory
-        names = [*self.names[:-3], *barriers, MEMORY]
+        count = len(self.names) - len(self._named) - 1
+        names = [*self._named, *barriers[:count], MEMORY]
         return OperationTable(columns, self.begin, self.after, names)
 
     def _begins(self, places: Mapping[str, int]) -> npt.NDArray[np.int64]:

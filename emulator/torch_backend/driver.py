@@ -427,7 +427,7 @@ class _Drive:
         rank.records[call.number] = record
         try:
             self._begin(call, record)
-        except (ArenaFullError, NotImplementedError) as refused:
+        except (ArenaFullError, UserError) as refused:
             self._stop(f"{call.words()}: {refused}")
 
     def _record_of(self, call: Call) -> CallRecord | None:
@@ -448,7 +448,7 @@ class _Drive:
             self._matched[*key, count] = record
             self.records.append(record)
             self._under_way[record.number] = record
-            self._by_name[record.over] = record
+            self._by_name[record.over] = self._by_name[record.relayed] = record
         elif not self._agree(record.first, call):
             self._stop(
                 f"ranks of group {call.group!r} do not agree on its call number {count + 1}: "
@@ -499,8 +499,12 @@ class _Drive:
                 dtype = element_type(key.dtype)
                 at = record.places[rank][DIVISOR]
                 self._memories[rank].octets[at : at + octets].view(dtype)[:] = compiled.divided_by
-        schedules = self._calls.placed(key, record.places, record.go, record.over)
+        record.relaying = compiled.relays
+        barriers = record.go, record.over, record.relayed
+        schedules = self._calls.placed(key, record.places, barriers)
         self._execution.add(schedules, self._calls.layout)
+        others = record.relaying.difference(record.members)
+        self._execution.pass_barrier(record.go, others)
 
     def _moves_nothing(self, key: CallKey) -> bool:
         if key.kind == BARRIER:
@@ -518,7 +522,7 @@ class _Drive:
             for position, rank in enumerate(record.members):
                 one = record.calls[rank]
                 if one.result_octets != received[position]:
-                    raise NotImplementedError(
+                    raise UserError(
                         f"the others send {received[position]} B, and its output at {one.site} has "
                         f"{one.result_octets} B; make output splits what the others' input splits "
                         "say"
@@ -561,22 +565,22 @@ class _Drive:
         self._end(member, record)
 
     def _heard(self, rank: int, names: Sequence[str]) -> None:
-        """Take what a rank has come to: the ends of its parts."""
+        """Take what a rank has come to: the ends of its parts, and of what it sends on."""
         for name in names:
             record = self._by_name.get(name)
-            if record is not None:
-                self._execution.pass_barrier(name, [rank])
+            if record is None:
+                continue
+            self._execution.pass_barrier(name, [rank])
+            if name == record.relayed:
+                record.relaying.remove(rank)
+                self._close(record)
+            elif rank in record.members:
                 self._end(rank, record)
 
     def _end(self, member: int, record: CallRecord) -> None:
         record.ended[member] = self._execution.now_ns
         call = record.calls[member]
-        if len(record.ended) == len(record.members):
-            del self._by_name[record.over], self._under_way[record.number]
-            if not self._under_way:
-                self._execution.stop()
-            for rank in record.members:
-                self._release(rank, record, keep=OUTPUT)
+        self._close(record)
         if self._awaited(self._ranks[member], call.number):
             self._execution.stop()
         if call.kind in POINT_TO_POINT:
@@ -586,10 +590,18 @@ class _Drive:
         if stream:
             self._pass(member, stream[0])
 
-    def _release(self, rank: int, record: CallRecord, keep: str = "") -> None:
-        places = record.places[rank]
-        for name in [one for one in places if one != keep]:
-            self._arenas[rank].free(places.pop(name))
+    def _close(self, record: CallRecord) -> None:
+        """Give the memory of ``record`` back, but for the results, if it is all over."""
+        if len(record.ended) < len(record.members) or record.relaying:
+            return
+        for name in (record.over, record.relayed):
+            del self._by_name[name]
+        del self._under_way[record.number]
+        if not self._under_way:
+            self._execution.stop()
+        for rank, places in record.places.items():
+            for name in [one for one in places if one != OUTPUT]:
+                self._arenas[rank].free(places.pop(name))
 
     def _free(self, number: int, rank: _Rank) -> None:
         """Give back the results that the rank has taken."""
@@ -647,7 +659,7 @@ class _Drive:
         return self._missing(record, record.calls[rank.process.place.rank])
 
     def _missing(self, record: CallRecord, call: Call) -> str:
-        died = sorted(self._dead.intersection(record.members))
+        died = sorted(self._dead.intersection(record.places or record.members))
         if died:
             return f"{call.words()} waits for rank {died[0]}, whose GPU has died"
         missing = [one for one in record.members if one not in record.calls]

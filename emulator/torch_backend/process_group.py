@@ -451,6 +451,16 @@ class UetemuGroup(dist.ProcessGroup):
         return _Together(works)
 
 
+class _Padded(torch.Tensor):
+    """A pickled object, which grows by zeros: what is sent must not be whatever memory holds."""
+
+    def resize_(self, *shape: Any, **more: Any) -> Any:
+        before = self.numel()
+        super().resize_(*shape, **more)
+        self[before:] = 0
+        return self
+
+
 class RunStore(dist.Store):
     """The key-value store of all ranks, which the driver of the run keeps."""
 
@@ -526,6 +536,13 @@ def install(link: RankLink) -> None:
     def monitored_barrier(group: Any = None, *_: Any, **__: Any) -> None:
         dist.barrier(group)  # who does not come is named in any case
 
+    to_tensor = distributed_c10d._object_to_tensor  # noqa: SLF001
+
+    def object_to_tensor(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tensor, size = to_tensor(*given)
+        return tensor.as_subclass(_Padded), size
+
+    distributed_c10d._object_to_tensor = object_to_tensor  # noqa: SLF001
     distributed_c10d._new_process_group_helper = new_process_group  # noqa: SLF001
     distributed_c10d.rendezvous = rendezvous
     dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier

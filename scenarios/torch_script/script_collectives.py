@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from emulator.run.pxn import Pxn
-from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
-from emulator.sim.endpoint.operations.schedule import Region, Schedule
+from emulator.sim.endpoint.operations.schedule import Region
 from emulator.torch_backend.calls import (
     ALLGATHER,
     ALLREDUCE,
@@ -49,12 +48,12 @@ BARRIER_OCTETS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptCollectives:
-    """Compiles calls of ranks on the GPUs of ``topology``; data move on in slices.
+    """Compiles calls of ranks on the GPUs of a topology, whose writes ``pxn`` relays.
 
-    ``algorithms`` are other ones than :data:`ALGORITHMS`, by kind.
+    Data move on in slices.  ``algorithms`` are other ones than :data:`ALGORITHMS`, by kind.
     """
 
-    topology: Topology
+    pxn: Pxn
     slice_bytes: int
     algorithms: Mapping[str, str]
 
@@ -97,26 +96,20 @@ class ScriptCollectives:
         return self._compiled(program, key, "direct")
 
     def _compiled(self, program: Program, key: CallKey, algorithm: str) -> CompiledCall:
-        schedules = program.schedules()
-        self._check_ways(schedules)
-        members = {rank: schedules[rank] for rank in key.members}
+        compiled = program.schedules()
+        schedules = self.pxn.relayed(compiled)
+        relays = [one.rank for one in schedules if one.operations and one.rank not in key.members]
+        own = {rank: len(compiled[rank].operations) for rank in (*key.members, *relays)}
         part = key.octets // len(key.members) if key.kind == REDUCESCATTER else 0
         results = {rank: position * part for position, rank in enumerate(key.members)}
-        return CompiledCall(members, results, algorithm, len(key.members))
+        return CompiledCall(
+            {rank: schedules[rank] for rank in own}, own, results, algorithm, len(key.members)
+        )
 
-    def _check_ways(self, schedules: Sequence[Schedule]) -> None:
-        """Raise NotImplementedError if another GPU would have to send a write on."""
-        for one in schedules:
-            for peer in OperationTable.of(one.operations).peers(WRITE):
-                if self._relays.relay(one.rank, peer) is not None:
-                    raise NotImplementedError(
-                        f"the fabric has no way from rank {one.rank} to rank {peer}, and scripts "
-                        "have no PXN; take a fabric with spines"
-                    )
-
-    @cached_property
-    def _relays(self) -> Pxn:
-        return Pxn(self.topology)
+    @property
+    def topology(self) -> Topology:
+        """Return what the GPUs stand in."""
+        return self.pxn.topology
 
     def _algorithm(self, key: CallKey, communicator: Communicator, size: int) -> str:
         name = self.algorithms.get(key.kind, ALGORITHMS[key.kind])

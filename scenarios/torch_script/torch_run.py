@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
+from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome, Scenario, Trial, parameter
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.torch_backend.call_records import by_site
@@ -70,11 +71,15 @@ class ScriptParameters:
 
 @dataclass
 class TorchScript:
-    """The script ``name``, which ``make_driver`` drives on ``ranks`` (None: all GPUs)."""
+    """The script ``name``, which ``make_driver`` drives on ``ranks`` (None: all GPUs).
+
+    ``pxn`` is the mode of ``--pxn``.
+    """
 
     name: str
     make_driver: MakeDriver
-    ranks: int | None = None
+    ranks: int | None
+    pxn: str
 
     Parameters = ScriptParameters
     COLUMNS = COLUMNS
@@ -101,7 +106,7 @@ class TorchScript:
             if one.name in ALGORITHMS
         }
         compile_call = ScriptCollectives(
-            topology=topology, slice_bytes=parameters.slice_bytes, algorithms=named
+            pxn=Pxn(topology, self.pxn), slice_bytes=parameters.slice_bytes, algorithms=named
         )
         driver = self.make_driver(compile_call.hosts[:ranks], compile_call)
         return [
@@ -140,8 +145,8 @@ class TorchScript:
         }
 
 
-def scenario_of(name: str, make_driver: MakeDriver, ranks: int | None) -> Scenario:
+def scenario_of(name: str, make_driver: MakeDriver, ranks: int | None, pxn: str) -> Scenario:
     """Return the scenario of the script ``name``."""
-    form = TorchScript(name, make_driver, ranks)
+    form = TorchScript(name, make_driver, ranks, pxn)
     form.__doc__ = __doc__
     return Scenario(form, "torchrun", __file__)

@@ -190,3 +190,31 @@ def test_sums_are_made_in_the_order_of_the_ring(tmp_path: Path) -> None:
         wanted[block] = total
     for one in found:
         assert np.array_equal(one, wanted)
+
+
+CROSSED = """
+tensor = of(0, 20_000)
+if rank == 0:
+    dist.send(tensor, 3)
+elif rank == 3:
+    tensor = torch.empty(20_000)
+    dist.recv(tensor, 0)
+    check("message", tensor, of(0, 20_000))
+whole = torch.empty(8 * size)
+dist.all_to_all_single(whole, of(rank, 8 * size))
+check("all_to_all_single", whole, every(8 * size)[:, 8 * rank : 8 * rank + 8].reshape(-1))
+"""
+
+
+def test_other_gpus_send_on_what_has_no_way_of_its_own(tmp_path: Path) -> None:
+    digests = []
+    for workers in ("1", "2"):
+        folder = tmp_path / workers
+        folder.mkdir()
+        topology = "rail_clos:hosts=2,gpus_per_host=2,spines=0"
+        words = "--workers", workers
+        ended = torchrun(folder, DATA + CROSSED + END, *words, topology=topology)
+        assert ended.returncode == 0, ended.stderr
+        assert [printed(folder, rank) for rank in range(4)] == [["wrong: []"]] * 4
+        digests.append(result(folder)["digest"])
+    assert digests[0] == digests[1]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from emulator.errors import UserError
+from emulator.run.pxn import Pxn
 from emulator.torch_backend.compiled_calls import CallKey, PlacedCalls
 from scenarios.torch_script.script_collectives import ScriptCollectives
 from topologies.catalogue import load
 
 
-def _collectives(spec: str) -> ScriptCollectives:
-    return ScriptCollectives(topology=load(spec), slice_bytes=65536, algorithms={})
+def _collectives(spec: str, mode: str = "auto") -> ScriptCollectives:
+    return ScriptCollectives(pxn=Pxn(load(spec), mode), slice_bytes=65536, algorithms={})
 
 
 def test_an_algorithm_is_as_the_model_of_nccl_takes_it() -> None:
@@ -24,9 +26,25 @@ def test_an_algorithm_is_as_the_model_of_nccl_takes_it() -> None:
 
 
 def test_a_write_without_a_way_is_refused_by_name() -> None:
-    collectives = _collectives("rail_clos:hosts=2,gpus_per_host=2,spines=0")
-    with pytest.raises(NotImplementedError, match="no way from rank 0 to rank 3"):
-        collectives(CallKey("send", (0, 3), 64, "float32", "sum", 0))
+    spec, key = (
+        "rail_clos:hosts=2,gpus_per_host=2,spines=0",
+        CallKey("send", (0, 3), 64, "float32", "sum", 0),
+    )
+    with pytest.raises(UserError, match="leave --pxn at auto to relay it over NVLink"):
+        _collectives(spec, "off")(key)
+    compiled = _collectives(spec)(key)
+    assert compiled.relays == {1}
+    placed = PlacedCalls(lambda _: compiled, 1 << 20)
+    places = {0: {"input": 0}, 1: {"pxn": 4096}, 3: {"output": 8192}}
+    sender, receiver, relay = placed.placed(key, places, ("go", "over", "relayed"))
+    assert [type(one).__name__ for one in sender.operations] == ["Barrier", "Copy", "Barrier"]
+    assert [type(one).__name__ for one in receiver.operations] == ["Barrier", "Receive", "Barrier"]
+    assert [type(one).__name__ for one in relay.operations] == [
+        *("Barrier", "Receive", "Write", "Barrier", "Barrier")
+    ]
+    assert [one.after for one in relay.operations] == [(), (), (1,), (0,), (1, 2)]
+    at = [one.operations.columns["near_at"][2] for one in (relay, receiver)]  # type: ignore[attr-defined]
+    assert at == [4096, 0]
 
 
 def test_each_call_has_tags_and_places_of_its_own() -> None:
@@ -37,7 +55,7 @@ def test_each_call_has_tags_and_places_of_its_own() -> None:
     found = []
     for at in (4096, 500_000):
         places = {0: {"input": at}, 1: {"output": at + 4096}}
-        sender, receiver = placed.placed(key, places, "go", "over")
+        sender, receiver = placed.placed(key, places, ("go", "over"))
         names = [type(one).__name__ for one in sender.operations]
         assert names == ["Barrier", "Write", "Write", "Barrier"]
         columns = sender.operations.columns  # type: ignore[attr-defined]
