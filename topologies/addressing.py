@@ -5,7 +5,8 @@
                       A longer prefix keeps the same start (rail 0 as 10.0.1.0/28); a shorter one
                       takes as many third octets per rail as it needs (/22: 10.0.4.0, 10.0.8.0)
 10.<10p+n>.<r+1>.0    rail r in plane n (1, 2, ...) of pod p, where GPUs have a fabric endpoint
-                      (FEP) in each plane: 10.1.1.2 and 10.2.1.2 are those of one GPU
+                      (FEP) in each plane: 10.1.1.2 and 10.2.1.2 are those of one GPU.  With more
+                      than nine planes pods are twenty apart: 10.<20p+n>
 10.<g>.<n+1>.0/24     without rails: one subnet for each bottom switch (leaf, router), the n-th of
                       its group, or all in one row; the switch is .1, its GPUs follow
 10.255.0.0/16         loopbacks: bottom switches (rail, leaf, router), spines and super-spines have
@@ -47,8 +48,6 @@ from topologies.elements import (
 from topologies.wiring import Wiring, once_per_topology
 
 MAX_PODS = 255
-#: Of a fabric with a FEP per plane, whose pods are ten apart in the second octet.
-MAX_PLANES, MAX_PODS_OF_PLANES = 9, 25
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
 FABRIC_LINKS: Mapping[Role, IPv4Network] = {  # keyed by the role of the upper end
     Role.ROUTER: IPv4Network("172.16.0.0/13"),
@@ -210,11 +209,15 @@ def group_subnet(group: int, number: int, members: int) -> IPv4Network:
     return rail_subnet(number, pod=group)
 
 
-def plane_octet(pod: int, plane: int) -> int:
-    """The second octet in ``plane`` of ``pod``, both counted from 0, where FEPs are per plane."""
-    _bounded("plane", plane, MAX_PLANES, "nic_ports")
-    _bounded("pod", pod, MAX_PODS_OF_PLANES, "pods")
-    return 10 * pod + plane + 1
+def plane_octet(pod: int, plane: int, planes: int) -> int:
+    """The second octet in ``plane`` of ``pod``, both counted from 0, where FEPs are per plane.
+
+    Pods are ten apart, or twenty with more than nine ``planes``.
+    """
+    apart = 10 if planes < 10 else 20
+    _bounded("plane", plane, apart - 1, "nic_ports")
+    _bounded("pod", pod, 250 // apart, "pods")
+    return apart * pod + plane + 1
 
 
 def rail_gateway(subnet: IPv4Network) -> IPv4Interface:

@@ -25,7 +25,8 @@ Rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, 
 next segment, follow.  With ``subnets=divided`` the rails of one switch s share 10.<pod>.<s+1>.0
 instead, cut in equal parts.  Prefixes longer than /24 are advertised to spines as a summary, their
 /24, where a switch has several rails.  With ``homing=planes`` the second octet is ten times the pod
-plus the plane (1, 2, ...), and the third is the rail's in all planes.
+(twenty times with more than nine planes) plus the plane (1, 2, ...), and the third is the rail's in
+all planes.
 
 With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and segments: every
 rail switch that serves the rail has the same gateway address and MAC. Tunnels (VXLAN, VNI 10000
@@ -53,7 +54,7 @@ from topologies.model import Role, Topology
 from topologies.parts.assembly import MAX_GPUS, MAX_PORTS, Assembly
 from topologies.parts.design import CabledDesign
 
-NIC_PORTS = (1, 2, 4)
+NIC_PORTS = (1, 2, 4, 8, 16)
 #: Words for spines that all planes share, and for planes with spines of their own.
 PLANE_USES = (SHARED, OWN) = ("shared", "own")
 
@@ -140,7 +141,7 @@ class ClosTiers:
                 "every NIC serves the same number of GPUs: take one that divides the other"
             )
         if self.nic_ports not in NIC_PORTS:
-            raise TopologyError(f"nic_ports is {self.nic_ports}; a NIC has 1, 2 or 4 ports")
+            raise TopologyError(f"nic_ports is {self.nic_ports}; a NIC has 1, 2, 4, 8 or 16 ports")
         if self.nic_ports > 1 and self.gpus_per_nic > 1:
             raise TopologyError(
                 f"nic_ports is {self.nic_ports} and gpus_per_nic {self.gpus_per_nic}; a shared NIC "
@@ -299,7 +300,9 @@ class RailSubnets:
 
     def _second_octet(self, pod: int, plane: int) -> int:
         """Return the second octet of the subnets in ``plane`` of ``pod``, counted from 0."""
-        return plan.plane_octet(pod, plane) if self.homing.fep_per_port else pod
+        if not self.homing.fep_per_port:
+            return pod
+        return plan.plane_octet(pod, plane, self.homing.nic_ports)
 
     def subnet(self, place: RailSwitchPlace, rail: int) -> IPv4Network:
         if self.stretched:

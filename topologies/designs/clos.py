@@ -14,7 +14,7 @@
 :mod:`topologies.clos` the ports of a NIC. :mod:`topologies.clos` explains
 addresses, and :mod:`topologies.clos` the panel of a rail switch.
 
-Two or four ports per GPU (``nic_ports=2``) go to as many sets of rail switches, the planes; with
+Two to sixteen ports per GPU (``nic_ports=2``) go to as many sets of rail switches, the planes; with
 ``planes=own`` each plane has spines of its own, as the fabric planes of UES have.
 Without spines, rails that stand on different switches do not reach each other.
 VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.  A rail switch
@@ -45,7 +45,7 @@ class Clos(CabledDesign):
     gpus_per_host: int = parameter(4, COUNT, "GPUs of each server")
     gpus_per_nic: int = parameter(1, COUNT, "GPUs that share a NIC behind a PCIe switch")
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
-    nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1, 2 or 4")
+    nic_ports: int = parameter(1, COUNT, "1, 2, 4, 8, 16 ports of a NIC, each to another switch")
     homing: str = parameter(
         clos.PATHS,
         WordKind(clos.HOMINGS),
@@ -155,11 +155,11 @@ class Clos(CabledDesign):
         if self.gpus_per_nic == 1:
             needs["pcie_rate"] = "gpus_per_nic=2 or more"
         if self.nic_ports == 1 or not (self.spines or self.plan.homing.fep_per_port):
-            needs["planes"] = "spines, and nic_ports=2 or 4"
+            needs["planes"] = "spines, and nic_ports=2 or more"
         if tiers.rails_of_switch == 1 and self.subnets == clos.DIVIDED:
             needs["subnets"] = "several rails on a switch (rails_per_switch)"
-        if tiers.rails_of_switch == 1 and self.port_order != clos.INTERLEAVED:
-            needs["port_order"] = "several rails on a switch (rails_per_switch)"
+        if min(tiers.rails_of_switch, self.hosts) == 1 and self.port_order != clos.INTERLEAVED:
+            needs["port_order"] = "several rails on a switch (rails_per_switch), and several hosts"
         if not self.spines:
             needs |= dict.fromkeys(("uplink_delay", "uplinks_per_spine"), "spines")
             if trunks.uplink_bps != self.nic_rate:  # the default is computed

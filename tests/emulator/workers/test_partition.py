@@ -143,7 +143,7 @@ SPECS = (
     "rail_clos",
     "clos:hosts=8,gpus_per_host=8",
     "pod",
-    "fabric_planes",
+    "fabric_planes:nic_ports=8",
     "shared_nic",
     "fat_tree",
     "torus",

@@ -64,6 +64,21 @@ def test_work_leaves_a_black_cable_in_a_run(uetemu_run: RunFactory, dead: str) -
     assert {each["transport.planes_down"] for each in counters} == {0}
 
 
+def test_a_dead_plane_of_eight_costs_its_share(uetemu_run: RunFactory) -> None:
+    """Messages of 896 packets, a multiple of eight and of seven, on both kinds of fabric."""
+    eight = ("--topology", f"{SPEC}:nic_ports=8,nic_rate=100Gbps")
+    given = {"sizes": "7MiB", "message": "3584KiB", "warmups": "0"}
+    dead = ("--fault", "t=0us switch rail3 down")
+    (whole,) = run(uetemu_run, "permutation", *eight, "--fabric", "model", **given)["rows"]
+    rows = [
+        run(uetemu_run, "permutation", *eight, *dead, *fabric, **given)["rows"][0]
+        for fabric in (("--fabric", "model"), ("--workers", "2"))
+    ]
+    assert rows[0]["digest"] == rows[1]["digest"]
+    assert rows[0]["wrong"] == 0
+    assert rows[0]["time_us"] / whole["time_us"] == pytest.approx(8 / 7, rel=0.02)
+
+
 def test_one_address_over_both_ports_and_rocev2_are_told_apart() -> None:
     with pytest.raises(UserError, match="take homing=paths"):
         fit("rocev2", load(SPEC))

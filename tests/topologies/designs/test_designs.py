@@ -302,7 +302,7 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
         ("pod:nic_rate=0G", r"nic_rate is 0 bps; it must lie in"),
         ("pod:uplink_rate=0G", r"uplink_rate is 0 bps"),
         ("pod:rails_per_switch=3", r"rails_per_switch is 3 and a server has 8 rails"),
-        ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1, 2 or 4 ports"),
+        ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1, 2, 4, 8 or 16 ports"),
         ("pod:nic_ports=4,homing=bond", r"homing is bond and nic_ports 4; a bond has two ports"),
         (
             "host_segment:hosts=6,homing=paths",

@@ -82,9 +82,19 @@ def test_numbers_beyond_one_digit_have_hyphens() -> None:
     assert fep_number(topology, topology.node("h0g0"), "eth0") == "111"
 
 
-def test_four_ports_are_four_feps() -> None:
-    topology = catalogue.load("fabric_planes:nic_ports=4")
-    assert fep_addresses(topology.gpus[0]) == tuple(f"10.{plane}.1.2" for plane in range(1, 5))
+@pytest.mark.parametrize("ports", [4, 8, 16])
+def test_each_port_is_a_fep(ports: int) -> None:
+    topology = catalogue.load(f"fabric_planes:nic_ports={ports}")
+    assert fep_addresses(topology.gpus[0]) == tuple(
+        f"10.{plane}.1.2" for plane in range(1, ports + 1)
+    )
+    assert [switch.plane for switch in topology.switches] == list(range(ports))
+
+
+def test_pods_are_twenty_apart_with_more_than_nine_planes() -> None:
+    spec = "clos:pods=2,hosts=1,gpus_per_host=1,nic_ports=16,planes=own,homing=planes,spines=1"
+    last = catalogue.load(spec).gpus[-1]
+    assert fep_addresses(last) == tuple(f"10.{20 + plane}.1.2" for plane in range(1, 17))
 
 
 def test_one_address_over_all_ports_stays_a_choice() -> None:
@@ -101,6 +111,10 @@ def test_one_address_over_all_ports_stays_a_choice() -> None:
         ("clos:homing=planes,nic_ports=2", "planes that nothing joins"),
         (
             "fabric_planes:spines=1,pods=26,hosts=1,gpus_per_host=1,rails_per_switch=1",
+            "take fewer pods",
+        ),
+        (
+            "fabric_planes:nic_ports=16,spines=1,pods=13,hosts=1,gpus_per_host=1,rails_per_switch=1",
             "take fewer pods",
         ),
     ],
