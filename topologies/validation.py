@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
@@ -336,8 +337,9 @@ def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
     for vrf in dict.fromkeys(bridge.vrf for node in topology.nodes for bridge in node.bridges):
         _claim_subnets(subnets if vrf is None else {}, _bridged(topology, vrf))
     _claim_subnets(dict(subnets), _handed_over(topology))
+    ordered = sorted(subnets)
     for node in topology.nodes:
-        _validate_summaries(node, subnets)
+        _validate_summaries(node, subnets, ordered)
     return subnets
 
 
@@ -398,14 +400,20 @@ def _routed(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
             yield IPv4Network(node.loopback), f"the loopback of {node.name}"
 
 
-def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
+def _validate_summaries(
+    node: Node, subnets: Mapping[IPv4Network, str], ordered: Sequence[IPv4Network]
+) -> None:
     own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
     for summary in node.summaries:
-        for network, where in subnets.items():
+        # Subnets are apart: what overlaps begins in the summary, or is the one before.
+        first = bisect_left(ordered, summary)
+        for network in ordered[max(0, first - 1) :]:
+            if network.network_address > summary.broadcast_address:
+                break
             if summary.overlaps(network) and not (network in own and network.subnet_of(summary)):
                 raise TopologyError(
-                    f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
-                    "is not its own: take a longer prefix"
+                    f"the summary {summary} of {node.name} overlaps {network} of "
+                    f"{subnets[network]}, which is not its own: take a longer prefix"
                 )
 
 

@@ -157,12 +157,12 @@ class _Fabric:
             total = sum(bound.values())
             known: dict[object, int] = {}  # groups that look alike get out alike
             for group in groups:
-                inside, outside = group & among, among - group
-                if not inside or not outside:
+                inside = group & among
+                if not inside or len(inside) == len(among):
                     continue
                 alike = self._look(inside)
                 if alike not in known:
-                    known[alike] = self._flow(inside, outside)
+                    known[alike] = self._flow(inside, among - group)
                 flow, offered = known[alike], sum(bound[gpu] for gpu in inside)
                 if not flow:
                     apart |= inside

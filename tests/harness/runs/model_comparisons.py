@@ -47,6 +47,11 @@ DESIGNS: Mapping[str, str] = {
     "shared_nic": "shared_nic:gpus_per_host=4,gpus_per_nic=2",
     "fabric_planes": "fabric_planes",
     "torus": "torus:x=2,y=2,z=2",
+    "dgx_superpod": "dgx_superpod:gpus_per_host=2",
+    "meta_24k": "meta_24k:gpus_per_host=2",
+    "alibaba_hpn": "alibaba_hpn:gpus_per_host=2",
+    "mrc": "mrc:scale=256",
+    "ue_leaf_spine": "ue_leaf_spine:scale=32",
 }
 
 
@@ -54,9 +59,9 @@ DESIGNS: Mapping[str, str] = {
 #: each other in a circle, which no run accepts.
 ROCEV2: Mapping[str, str] = {"dragonfly": "rocev2:pfc=off"}
 #: Designs that RoCEv2 does not run on, in the kernel or not, and why.
-WITHOUT_ROCEV2: Mapping[str, str] = {
-    "fabric_planes": "an endpoint in each plane (homing=planes) is Ultra Ethernet's",
-}
+WITHOUT_ROCEV2: Mapping[str, str] = dict.fromkeys(
+    ["fabric_planes", "mrc"], "an endpoint in each plane (homing=planes) is Ultra Ethernet's"
+)
 
 
 #: A specification of each design whose subnets can lie on several switches, for them to be
@@ -80,6 +85,10 @@ UNSTRETCHED: Mapping[str, str] = {
             *("nic_per_gpu", "shared_nic", "fabric_planes"),
         ],
         _FLAT,
+    ),
+    **dict.fromkeys(
+        ["dgx_superpod", "meta_24k", "alibaba_hpn", "mrc", "ue_leaf_spine"],
+        "it is clos with other numbers",
     ),
 }
 

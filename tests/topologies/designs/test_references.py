@@ -1,0 +1,94 @@
+"""Fabrics of public documents have the documents' numbers, and their ratios at every scale."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+
+import pytest
+
+from tests import CHECKOUT
+from tests.harness.nightly import nightly
+from tests.topologies.designs.test_designs import numbers
+from topologies import catalogue
+from topologies.analysis.capacity import format_ratio, oversubscription
+from topologies.designs.references import Mrc, Reference
+from topologies.model import CableEnd, Role, Topology, TopologyError
+
+README = (CHECKOUT / "topologies" / "README.md").read_text()
+NAMES = [
+    name for name, design in catalogue.DESIGNS.items() if issubclass(design.parameters, Reference)
+]
+#: GPUs, switches from the lowest tier up, links below each of these, and oversubscription, by spec.
+DOCUMENTS = {
+    "dgx_superpod:scale=1": ([1024, 32, 16], [1024, 1024], ["1:1"]),
+    "dgx_superpod:scale=1,segments=2,spines=8": ([512, 16, 8], [512, 512], ["1:1"]),
+    "dgx_superpod:scale=1,segments=1,spines=4": ([256, 8, 4], [256, 256], ["1:1"]),
+    "meta_24k:scale=1,pods=1,super_spines=0": ([3072, 192, 16], [3072, 3072], ["1:1"]),
+    "ue_leaf_spine:scale=1": ([8192, 128, 64], [8192, 8192], ["1:1"]),
+    "mrc:scale=8": ([2048, 512, 256], [16384, 16384], ["1:1"]),
+    "alibaba_hpn:scale=1": ([15360, 240, 120], [30720, 14400], ["1.07:1"]),
+    "meta_24k:scale=1": ([24576, 1536, 128, 28], [24576, 24576, 3584], ["1:1", "6.86:1"]),
+}
+#: Of the fabric of 131,072 GPUs, which has too many for addresses.
+MRC = (131_072, 4096, 2048)
+LARGE = ("alibaba_hpn:scale=1", "meta_24k:scale=1")
+TIERS = (Role.GPU, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
+
+
+def counted(topology: Topology) -> tuple[list[int], list[int], list[str]]:
+    roles = Counter(node.role for node in topology.nodes)
+    below = Counter(topology.node(link.b.node).role for link in topology.links)
+    return (
+        [roles[role] for role in TIERS if roles[role]],
+        [below[role] for role in TIERS[1:] if below[role]],
+        [format_ratio(ratio) for ratio in oversubscription(topology).values()],
+    )
+
+
+@pytest.mark.parametrize("spec", [nightly(spec) if spec in LARGE else spec for spec in DOCUMENTS])
+def test_a_fabric_has_the_numbers_of_its_document(spec: str) -> None:
+    assert counted(catalogue.load(spec)) == DOCUMENTS[spec]
+
+
+def test_the_largest_fabric_is_planned_and_refused() -> None:
+    tiers = Mrc(scale=1).plan.tiers
+    assert (tiers.gpus, tiers.rail_switches, tiers.spines * tiers.spine_sets) == MRC
+    with pytest.raises(TopologyError, match="131072 GPUs, above 65536"):
+        catalogue.load("mrc:scale=1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", [20, 33, 100, 500])
+def test_ratios_and_nics_are_those_of_the_full_size(name: str, scale: int) -> None:
+    kind = catalogue.DESIGNS[name].parameters
+    assert issubclass(kind, Reference)
+    full = kind(scale=1)
+    trunks = full.plan.trunks
+    down = full.hosts * full.plan.tiers.rails_of_switch * full.nic_rate
+    wanted = [down / (trunks.up * trunks.uplink_bps)]
+    if full.super_spines:
+        above = full.super_spines * trunks.parallel_super * trunks.super_bps
+        wanted.append(full.segments * trunks.parallel * trunks.uplink_bps / above)
+    topology = catalogue.load(f"{name}:scale={scale}")
+    found = [float(ratio) for ratio in oversubscription(topology).values()]
+    assert found == pytest.approx(wanted, rel=1e-9)
+    for gpu in topology.gpus:
+        links = [topology.link_at(CableEnd(gpu.name, port.name)) for port in gpu.ports]
+        assert [link.rate_bps for link in links] == [full.nic_rate] * full.nic_ports
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_docstring_and_the_manual_have_the_numbers(name: str) -> None:
+    topology = catalogue.load(name)
+    words = " ".join((inspect.getdoc(catalogue.DESIGNS[name].parameters) or "").split())
+    assert numbers(topology) in words
+    assert catalogue.load(catalogue.spec_of(topology)) == topology
+    row, _ = (line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    nodes, _, ratios = DOCUMENTS.get(f"{name}:scale=1", (MRC, [], ["1:1"]))
+    assert cells[-3:] == [
+        " / ".join(f"{count:,}" for count in nodes),
+        ", ".join(ratios),
+        f"{len(topology.gpus)} / {len(topology.switches)}",
+    ]
