@@ -56,6 +56,10 @@ VERBS = {
     "follow": Verb(
         "emulator.cli.reports.follow_verb", "follow one packet through every hop of a run"
     ),
+    "traffic": Verb(
+        "emulator.cli.reports.traffic_verb",
+        "count a workload's messages, flows, packets, entropy, bursts, idle GPUs",
+    ),
     "tensorboard": Verb(
         "emulator.cli.reports.tensorboard_verb", "write TensorBoard's event files of trainings"
     ),

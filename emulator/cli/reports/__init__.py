@@ -1,1 +1,1 @@
-"""Verbs that read run folders: ``uetemu report``, ``uetemu compare`` and ``uetemu follow``."""
+"""Verbs that read run folders: ``uetemu report``, ``compare``, ``follow``, ``traffic``."""

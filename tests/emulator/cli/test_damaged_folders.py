@@ -9,7 +9,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from emulator.cli.reports import compare_verb, follow_verb, report_verb, tensorboard_verb
+from emulator.cli.reports import (
+    compare_verb,
+    follow_verb,
+    report_verb,
+    tensorboard_verb,
+    traffic_verb,
+)
 from emulator.errors import UserError
 from emulator.lab.monitoring.lab_watch import RunProgress
 from emulator.suite.suite_run import _claim
@@ -20,6 +26,7 @@ VERBS = {
     "compare": (compare_verb.command, ()),
     "follow": (follow_verb.command, ("--psn", "1")),
     "tensorboard": (tensorboard_verb.command, ()),
+    "traffic": (traffic_verb.command, ()),
 }
 FOREIGN = {
     "empty": "",
@@ -54,7 +61,7 @@ def test_a_foreign_result_is_refused_in_a_sentence(tmp_path: Path, verb: str, te
 
 @pytest.mark.parametrize("file", ["fabric.json", "events.jsonl", "timeline.json", "telemetry.csv"])
 @pytest.mark.parametrize("name", ["empty", "cut", "deep", "package"])
-@pytest.mark.parametrize("verb", ["report", "follow"])
+@pytest.mark.parametrize("verb", ["report", "follow", "traffic"])
 def test_another_damaged_file_is_survived(tmp_path: Path, verb: str, file: str, name: str) -> None:
     folder = write_folder(tmp_path / "run", result(row()))
     (folder / file).write_text(FOREIGN[name])

@@ -1,0 +1,154 @@
+"""``uetemu traffic``: which messages, flows and packets a workload makes, and what links see."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emulator.cli.options import result_format
+from emulator.cli.plain_tables import page, plain_table
+from emulator.report.run.figures.figure import Figure
+from emulator.report.run_folder import RunRecord
+from emulator.report.traffic.tables import Bounds, run_tables
+from topologies.units import parse_size, parse_time_ns
+
+#: Characters of a line, and lines of a table that are shown: JSON has all.
+WIDTH, MOST_LINES = 190, 24
+#: Tables that only JSON and CSV have.
+_LONG = ("ranks", "links", "utilisation-over-time")
+#: Servers up to which a matrix is drawn.
+MOST_SERVERS = 12
+#: How a matrix marks what does not stay in a server's scale-up network.
+_MARKS = {"rail": "r", "across rails": "x", "server": "s"}
+
+
+@click.command("traffic", short_help="count messages, flows, packets, entropy, bursts, idle GPUs")
+@click.argument("sources", metavar="RUN...", nargs=-1, required=True)
+@click.option("--row", type=click.IntRange(min=1), help="row of a run's table [default: the last]")
+@click.option(
+    "--elephant",
+    metavar="SIZE",
+    default="1MB",
+    show_default=True,
+    help="a flow of so many octets or more is an elephant, a smaller one a mouse",
+)
+@click.option(
+    "--gap",
+    metavar="TIME",
+    default="1us",
+    show_default=True,
+    help="a link that idles so long ends a burst",
+)
+@result_format("json: all records, also by link and rank")
+def command(sources: tuple[str, ...], row: int | None, elephant: str, gap: str, form: str) -> None:
+    """Count the traffic of run folders: messages, flows, packets, entropy, bursts, idle GPUs.
+
+    Of a row the last iteration is counted.  Several sources stand side by side.  Packets are those
+    of captured ports: a run with --capture all has them of every link.
+    """
+    bounds = Bounds(elephant_bytes=parse_size(elephant), gap_us=parse_time_ns(gap) / 1000)
+    found = [_counted(source, row, bounds) for source in sources]
+    if form == "json":
+        click.echo(json.dumps([as_data(*one, bounds) for one in found], indent=1, allow_nan=False))
+    else:
+        click.echo(as_text(found), nl=False)
+
+
+def _counted(source: str, row: int | None, bounds: Bounds) -> tuple[str, Sequence[Figure]]:
+    record = RunRecord.read(Path(source))
+    number = record.ports_of(row).row if row is not None else len(record.rows)
+    words = record.labels[number - 1] if record.rows else "no row"
+    return f"{record.name}, row {words}", run_tables(record, number, bounds)
+
+
+def as_data(name: str, tables: Sequence[Figure], bounds: Bounds) -> Mapping[str, Any]:
+    """Return all tables of a source as JSON holds them."""
+    return {
+        "source": name,
+        "elephant_bytes": bounds.elephant_bytes,
+        "gap_us": bounds.gap_us,
+        "tables": [json.loads(one.as_json()) for one in tables],
+    }
+
+
+def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
+    """Return each table with the lines of all sources, one below the other."""
+    shown: list[object] = [f"# {number}: {name}" for number, (name, _) in enumerate(found, 1)]
+    for tables in zip(*(tables for _, tables in found), strict=True):
+        if tables[0].name in _LONG:
+            continue
+        first = tables[0]
+        shown += ["", f"## {first.title} (observed at: {first.point})"]
+        if first.name == "servers":
+            for number, one in enumerate(tables, 1):
+                shown += _matrices(one, f"{number}: " if len(found) > 1 else "")
+        else:
+            shown += _shown(tables, several=len(found) > 1)
+    return page(shown, to_terminal=True, width=WIDTH)
+
+
+def _shown(tables: Sequence[Figure], *, several: bool) -> Iterator[object]:
+    keys = dict.fromkeys(key for one in tables for record in one.records for key in record)
+    drawn = plain_table(None, *(("run",) if several else ()), *map(_heading, keys), right=1)
+    left_out = 0
+    for number, one in enumerate(tables, 1):
+        for record in one.records[:MOST_LINES]:
+            cells = [_cell(record.get(key)) for key in keys]
+            drawn.add_row(*([str(number)] if several else []), *cells)
+        left_out += max(0, len(one.records) - MOST_LINES)
+    if keys:
+        yield drawn
+    if left_out:
+        yield f"{left_out} more lines: --format json has all"
+    for number, one in enumerate(tables, 1):
+        if one.reason is not None:
+            yield f"{f'{number}: ' if several else ''}not counted: {one.reason}"
+    yield from dict.fromkeys(one.note for one in tables if one.note)
+
+
+def _matrices(found: Figure, run: str) -> Iterator[object]:
+    """Yield the octets of each network from each server to each other; JSON has pairs of GPUs."""
+    if found.reason is not None:
+        yield f"{run}not counted: {found.reason}"
+    networks = dict.fromkeys(record["network"] for record in found.records)
+    for network in networks:
+        mine = [record for record in found.records if record["network"] == network]
+        servers = sorted({record[end] for record in mine for end in ("from", "to")}, key=_numbered)
+        if len(servers) > MOST_SERVERS:
+            yield f"{run}{network}: {len(servers)} servers; --format json has all pairs"
+            continue
+        drawn = plain_table(None, f"{run}{network}, B from", *servers, right=1)
+        for source in servers:
+            cells = []
+            for destination in servers:
+                between = [one for one in mine if (one["from"], one["to"]) == (source, destination)]
+                marks = "".join(_MARKS[one["relation"]] for one in between)
+                octets = sum(one["bytes"] for one in between)
+                cells.append(f"{octets:,} {marks}" if between else "-")
+            drawn.add_row(source, *cells)
+        yield drawn
+    if networks:
+        yield "r: on their rail; x: across rails; s: inside the server"
+
+
+def _numbered(name: str) -> list[tuple[bool, int | str]]:
+    """Return a key that puts h10 behind h9."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else part)
+        for part in re.split(r"(\d+)", name)
+    ]
+
+
+def _heading(key: str) -> str:
+    return key.replace("_", " ").replace(" percent", " %").replace(" bytes", " B")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

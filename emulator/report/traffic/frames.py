@@ -1,0 +1,209 @@
+"""The frames of captured links, each counted once, with the 5-tuples that switches hash.
+
+A link here has one direction.  Its frames are those that its sender's port was captured to send;
+where only the other end was captured, those that came in there.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from emulator.errors import UserError
+from emulator.report.follow.capture import CaptureStream
+from emulator.report.traffic.measures import Counts, Numbers
+from emulator.rocev2.wire import codes as rocev2_codes
+from topologies.ethernet import FRAMING_OCTETS
+from topologies.model import END_ROLES, CableEnd, Topology
+from uet.wire import codes as uet_codes
+
+TCP, UDP = 6, 17
+VXLAN_PORT = 4789
+#: UDP ports whose packets have entropy in place of a source port (UES 3.5, IBA A17, RFC 7348).
+ENTROPY_PORTS: Mapping[int, str] = {
+    uet_codes.UDP_PORT: "UET",
+    rocev2_codes.UDP_PORT: "RoCEv2",
+    VXLAN_PORT: "VXLAN",
+}
+_NAMES = {1: "ICMP", TCP: "TCP", UDP: "UDP", 58: "ICMPv6"}
+_ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP"}
+_IPV4, _IPV6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8)
+#: Octets of an empty block.
+_LEAST_BLOCK = 12
+_PLAIN = b"\x08\x00\x45"
+
+
+class FiveTuple(NamedTuple):
+    """What a switch hashes.  ``protocol`` is IP's, or 65536 and more the Ethertype of no IP."""
+
+    source: str
+    destination: str
+    protocol: int
+    sport: int = 0
+    dport: int = 0
+
+    @property
+    def name(self) -> str:
+        """The protocol's name: UET, RoCEv2, VXLAN, TCP, UDP, ARP or such."""
+        if self.protocol == UDP and self.dport in ENTROPY_PORTS:
+            return ENTROPY_PORTS[self.dport]
+        if self.protocol >> 16:
+            ethertype = self.protocol & 0xFFFF
+            return _ETHERTYPES.get(ethertype, f"Ethertype {ethertype:#06x}")
+        return _NAMES.get(self.protocol, f"IP protocol {self.protocol}")
+
+    @property
+    def flow(self) -> FiveTuple:
+        """The flow: without a source port that is entropy, as one flow has many of them."""
+        entropy = self.protocol == UDP and self.dport in ENTROPY_PORTS
+        return self._replace(sport=0) if entropy else self
+
+
+def five_tuple(frame: bytes) -> FiveTuple:
+    """Return the outer 5-tuple of a frame, as far as it was captured; MACs where there is no IP."""
+    at = 12
+    while int.from_bytes(frame[at : at + 2]) in _VLANS and len(frame) > at + 4:
+        at += 4
+    ethertype, at = int.from_bytes(frame[at : at + 2]), at + 2
+    if ethertype == _IPV4 and len(frame) >= at + 20:
+        protocol, addresses, ports = frame[at + 9], at + 12, at + 4 * (frame[at] & 15)
+        size, fragment = 4, int.from_bytes(frame[at + 6 : at + 8]) & 0x1FFF
+    elif ethertype == _IPV6 and len(frame) >= at + 40:
+        protocol, addresses, ports, size, fragment = frame[at + 6], at + 8, at + 40, 16, 0
+    else:
+        return FiveTuple(frame[6:12].hex(":"), frame[:6].hex(":"), 1 << 16 | ethertype)
+    source, destination = (
+        str(ip_address(frame[addresses + size * end : addresses + size * (end + 1)]))
+        for end in (0, 1)
+    )
+    if protocol not in (TCP, UDP) or fragment or len(frame) < ports + 4:
+        return FiveTuple(source, destination, protocol)
+    sport, dport = (int.from_bytes(frame[ports + 2 * end : ports + 2 * end + 2]) for end in (0, 1))
+    return FiveTuple(source, destination, protocol, sport, dport)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkFrames:
+    """The frames of a link: when each began (us of fabric time), octets, number of its 5-tuple.
+
+    ``octets`` count from the Ethernet header on, without FCS, as tshark's ``frame.len``.
+    """
+
+    sender: CableEnd
+    tier: str
+    injects: bool
+    rate_bps: int
+    begin_us: Numbers
+    octets: Counts
+    tuples: Counts
+
+    @property
+    def busy_us(self) -> Numbers:
+        """How long each frame takes the link, with preamble, FCS and gap."""
+        return (self.octets + FRAMING_OCTETS) * 8e6 / self.rate_bps
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedTraffic:
+    """Links that were captured in a time ``span`` (us), and all 5-tuples by number.
+
+    ``cut`` is why the capture has no more, if it is damaged.
+    """
+
+    links: Sequence[LinkFrames]
+    tuples: Sequence[FiveTuple]
+    span: tuple[float, float]
+    cut: str = ""
+
+
+def captured(
+    stream: CaptureStream,
+    topology: Topology,
+    span_ns: tuple[int, int] | None = None,
+    dilation: float = 1.0,
+) -> CapturedTraffic:
+    """Read the frames between two times of the file, or all; times are then from the first on."""
+    columns: dict[tuple[CableEnd, bool], tuple[array[int], array[int], array[int]]] = {}
+    numbers: dict[bytes, int] = {}
+    known: dict[FiveTuple, int] = {}
+    tuples: list[FiveTuple] = []
+    cut, least, most = "", None, 0
+    begin_ns, end_ns = span_ns or (0, 1 << 64)
+    try:
+        for frame in stream.frames():
+            if not begin_ns <= frame.at_ns <= end_ns:
+                continue
+            octets = frame.octets
+            plain = octets[12:15] == _PLAIN and len(octets) >= 38 and not octets[21]
+            key = octets[23:24] + octets[26:38] if plain and not octets[20] & 0x1F else octets
+            number = numbers.get(key)
+            if number is None:
+                one = five_tuple(octets)
+                number = known.setdefault(one, len(tuples))
+                if number == len(tuples):
+                    tuples.append(one)
+                if key is not octets:
+                    numbers[key] = number
+            place = (frame.end, frame.leaves)
+            if (column := columns.get(place)) is None:
+                column = columns[place] = (array("q"), array("q"), array("q"))
+            column[0].append(frame.at_ns)
+            column[1].append(frame.length)
+            column[2].append(number)
+            least = frame.at_ns if least is None else min(least, frame.at_ns)
+            most = max(most, frame.at_ns)
+    except UserError as error:
+        cut = str(error)
+    if not cut and not _is_whole(stream.path):
+        cut = f"{stream.path.name} ends in the middle of a packet, as of a run that was killed"
+    if span_ns is None:
+        begin_ns, end_ns = least or 0, most
+    links = []
+    for (end, leaves), column in columns.items():
+        try:
+            link, far = topology.link_at(end), topology.far_end(end)
+        except KeyError:
+            continue  # a port that the fabric does not have
+        if not leaves and (far, True) in columns:
+            continue
+        sender, receiver = (end, far) if leaves else (far, end)
+        roles = [topology.node(one.node).role for one in (sender, receiver)]
+        at_us = (np.array(column[0], np.int64) - begin_ns) / 1000 / dilation
+        length = np.array(column[1], np.int64)
+        if not leaves:  # it has the time of its last octet
+            at_us = at_us - length * 8e6 / link.rate_bps
+        order = np.argsort(at_us, kind="stable")
+        links.append(
+            LinkFrames(
+                sender=sender,
+                tier=f"{roles[0]} to {roles[1]}",
+                injects=roles[0] in END_ROLES,
+                rate_bps=link.rate_bps,
+                begin_us=at_us[order],
+                octets=length[order],
+                tuples=np.array(column[2], np.int64)[order],
+            )
+        )
+    span = 0.0, (end_ns - begin_ns) / 1000 / dilation
+    return CapturedTraffic(links=links, tuples=tuples, span=span, cut=cut)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a pcapng file ends with a block: its length stands at both of its ends."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < _LEAST_BLOCK:
+            return False
+        file.seek(size - 4)
+        length = int.from_bytes(file.read(4), "little")
+        if not _LEAST_BLOCK <= length <= size:
+            return False
+        file.seek(size - length + 4)
+        return int.from_bytes(file.read(4), "little") == length

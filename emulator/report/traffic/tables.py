@@ -1,0 +1,591 @@
+"""Tables of traffic, alike for every run and network: what cannot be known has a reason.
+
+A table is a :class:`~emulator.report.run.figures.figure.Figure`: records, and where they were
+observed.  Octets of packets count from the Ethernet header on, those of messages are payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emulator.metrics import ENDPOINT, SWITCH
+from emulator.report.follow.capture import CaptureStream
+from emulator.report.run.figures.figure import Figure
+from emulator.report.run.port_series import PortSeries, read_series, window_of
+from emulator.report.run_folder import NO_ROW, RunRecord
+from emulator.report.traffic import measures
+from emulator.report.traffic.frames import CapturedTraffic, LinkFrames, captured
+from emulator.report.traffic.measures import Bursts, Numbers
+from emulator.report.traffic.messages import FABRIC, SCALE_UP, Messages, of_timeline, relation
+from emulator.run_files import CAPTURE, EPOCH_S, TIMELINE, RowPorts
+from emulator.run_files import FABRIC as FABRIC_FILE
+from emulator.sim import line_telemetry
+from topologies.analysis.capacity import HEIGHT
+from topologies.model import Topology
+from topologies.units import format_size
+
+CAPTURED = "captured port"
+PORTS = "port that sent: switch or NIC"
+#: Windows of a peak (us).
+WINDOWS_US = (1, 10, 100)
+#: Steps of the utilisation over time.
+STEPS = 60
+
+Records = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a reader decides.
+
+    A flow of ``elephant_bytes`` or more is an elephant, and a link that idles ``gap_us`` ends a
+    burst.
+    """
+
+    elephant_bytes: int = 1_000_000
+    gap_us: float = 1.0
+
+
+#: Titles and observation points of all tables, in the order of reading.
+TITLES: Mapping[str, tuple[str, str]] = {
+    "messages": ("Messages by phase", ENDPOINT),
+    "message-sizes": ("Message sizes", ENDPOINT),
+    "message-flows": ("Flows between GPUs", ENDPOINT),
+    "servers": ("Who talks to whom, by server", ENDPOINT),
+    "ranks": ("Who talks to whom, by rank", ENDPOINT),
+    "gpus": ("GPUs that wait for the network", ENDPOINT),
+    "packets": ("Packets", CAPTURED),
+    "packet-sizes": ("Packet sizes", CAPTURED),
+    "packet-flows": ("Flows of packets", CAPTURED),
+    "entropy": ("Entropy that links see", CAPTURED),
+    "bursts": ("Bursts", CAPTURED),
+    "links": ("Captured links", CAPTURED),
+    "parallel-links": ("Shares of parallel links", PORTS),
+    "utilisation": ("Utilisation of links", PORTS),
+    "utilisation-over-time": ("Utilisation of tiers over time", SWITCH),
+}
+OF_MESSAGES = ("messages", "message-sizes", "message-flows", "servers", "ranks", "gpus")
+OF_PACKETS = ("packets", "packet-sizes", "packet-flows", "entropy", "bursts", "links")
+OF_PORTS = ("parallel-links", "utilisation")
+
+
+def table(name: str, records: Sequence[Mapping[str, Any]], note: str = "") -> Figure:
+    """Return the table ``name`` of these records."""
+    title, point = TITLES[name]
+    reason = None if records else "there was nothing to count"
+    return Figure(name=name, title=title, point=point, note=note, records=records, reason=reason)
+
+
+def without(names: Sequence[str], reason: str) -> list[Figure]:
+    """Return tables that have nothing but the reason."""
+    return [Figure.none(name, *TITLES[name], reason) for name in names]
+
+
+def run_tables(record: RunRecord, row: int, bounds: Bounds) -> list[Figure]:
+    """Return all tables of a row (from 1) of a run folder."""
+    if not record.rows:
+        return without(list(TITLES), NO_ROW)
+    if record.topology is None:
+        return without(list(TITLES), record.missing[FABRIC_FILE])
+    return [
+        *_run_messages(record, record.topology, row, bounds),
+        *_run_packets(record, record.topology, row, bounds),
+        *_run_ports(record, record.topology, row),
+        _over_time(record, record.topology, row),
+    ]
+
+
+def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
+    if record.timeline is None:
+        return without(OF_MESSAGES, record.missing[TIMELINE])
+    facts = record.timeline.get("otherData")
+    of = facts.get("row") if isinstance(facts, Mapping) else len(record.rows)
+    if of != row:
+        return without(OF_MESSAGES, f"{TIMELINE} has an iteration of row {of}, not of row {row}")
+    try:
+        return message_tables(of_timeline(record.timeline, topology), topology, bounds)
+    except ValueError as error:
+        return without(OF_MESSAGES, str(error))
+
+
+def message_tables(messages: Messages, topology: Topology, bounds: Bounds) -> list[Figure]:
+    """Return the tables of messages, those of schedules without times."""
+    note = messages.left_out
+    by_network = {
+        FABRIC: np.flatnonzero(messages.over_fabric),
+        SCALE_UP: np.flatnonzero(~messages.over_fabric),
+    }
+    used = {name: chosen for name, chosen in by_network.items() if len(chosen)}
+    sizes = [
+        {"network": name, **one}
+        for name, chosen in used.items()
+        for one in measures.histogram(messages.octets[chosen])
+    ]
+    flows = [_flows(messages, name, chosen, bounds) for name, chosen in used.items()]
+    bound = format_size(bounds.elephant_bytes)
+    pairs = list(_pairs(messages, used, topology))
+    return [
+        table("messages", list(_phases(messages, used)), note),
+        table("message-sizes", sizes, note),
+        table(
+            "message-flows",
+            flows,
+            "A flow is all messages of an iteration from one GPU to another; an elephant has "
+            f"{bound} or more. {note}".strip(),
+        ),
+        table("servers", _by_server(pairs, topology), note),
+        table("ranks", pairs, note),
+        _gpus(messages),
+    ]
+
+
+def _phases(messages: Messages, used: Mapping[str, Numbers | Any]) -> Iterator[dict[str, Any]]:
+    for network, chosen in used.items():
+        for number, phase in enumerate(messages.phases):
+            mine = chosen[messages.phase[chosen] == number]
+            if not len(mine):
+                continue
+            pairs = messages.source[mine] * len(messages.gpus) + messages.destination[mine]
+            octets = messages.octets[mine]
+            yield {
+                "network": network,
+                "phase": phase,
+                "messages": len(mine),
+                "bytes": int(octets.sum()),
+                **measures.sizes(octets),
+                "flows": len(np.unique(pairs)),
+                "first_us": _first(messages.begin_us, mine, np.min),
+                "last_us": _first(messages.end_us, mine, np.max),
+            }
+
+
+def _first(times: Numbers | None, chosen: Any, pick: Callable[[Numbers], Any]) -> float | None:
+    return None if times is None else round(float(pick(times[chosen])), 3)
+
+
+def _flows(messages: Messages, network: str, chosen: Any, bounds: Bounds) -> dict[str, Any]:
+    pairs = messages.source[chosen] * len(messages.gpus) + messages.destination[chosen]
+    _, flow = np.unique(pairs, return_inverse=True)
+    octets = np.bincount(flow, weights=messages.octets[chosen]).astype(np.int64)
+    found = {"network": network, **_elephants(octets, bounds)}
+    if messages.begin_us is None or messages.end_us is None:
+        return {**found, "most_at_once": None, "mean_at_once": None}
+    begin, end = messages.begin_us[chosen], messages.end_us[chosen]
+    spans = [measures.union(begin[flow == one], end[flow == one]) for one in range(len(octets))]
+    most, mean = measures.at_once(*map(np.concatenate, zip(*spans, strict=True)))
+    return {**found, "most_at_once": most, "mean_at_once": round(mean, 2)}
+
+
+def _elephants(octets: Any, bounds: Bounds) -> dict[str, Any]:
+    large = octets >= bounds.elephant_bytes
+    return {
+        "flows": len(octets),
+        **measures.sizes(octets),
+        "elephants": int(large.sum()),
+        "mice": int((~large).sum()),
+        "elephant_bytes_percent": _percent(octets[large].sum(), octets.sum()),
+    }
+
+
+def _percent(part: Any, whole: Any) -> float | None:
+    return round(100 * float(part) / float(whole), 3) if whole else None
+
+
+def _pairs(
+    messages: Messages, used: Mapping[str, Any], topology: Topology
+) -> Iterator[dict[str, Any]]:
+    for network, chosen in used.items():
+        pairs = messages.source[chosen] * len(messages.gpus) + messages.destination[chosen]
+        for pair in np.unique(pairs).tolist():
+            mine = chosen[pairs == pair]
+            source, destination = (messages.gpus[one] for one in divmod(pair, len(messages.gpus)))
+            yield {
+                "network": network,
+                "from": source,
+                "to": destination,
+                "relation": relation(topology, source, destination),
+                "messages": len(mine),
+                "bytes": int(messages.octets[mine].sum()),
+                "phases": ", ".join(
+                    messages.phases[one] for one in np.unique(messages.phase[mine]).tolist()
+                ),
+            }
+
+
+def _by_server(pairs: Sequence[Mapping[str, Any]], topology: Topology) -> Records:
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for pair in pairs:
+        ends = (topology.server_of(pair["from"]).name, topology.server_of(pair["to"]).name)
+        key = (pair["network"], *ends, pair["relation"])
+        one = found.setdefault(
+            key,
+            {
+                "network": pair["network"],
+                "from": ends[0],
+                "to": ends[1],
+                "relation": pair["relation"],
+                "messages": 0,
+                "bytes": 0,
+            },
+        )
+        one["messages"] += pair["messages"]
+        one["bytes"] += pair["bytes"]
+    return list(found.values())
+
+
+def _gpus(messages: Messages) -> Figure:
+    """Return how long each GPU computes, and waits with a message of its own on the fabric."""
+    if messages.begin_us is None or messages.end_us is None:
+        (reasoned,) = without(("gpus",), NO_FABRIC)
+        return reasoned
+    records: Records = []
+    for rank, gpu in enumerate(messages.gpus):
+        if gpu not in messages.computing:
+            continue
+        busy = messages.computing[gpu]
+        mine = messages.over_fabric & ((messages.source == rank) | (messages.destination == rank))
+        moving = measures.union(messages.begin_us[mine], messages.end_us[mine])
+        both = measures.union(
+            np.concatenate([busy[0], moving[0]]), np.concatenate([busy[1], moving[1]])
+        )
+        computes, covered = (float((end - begin).sum()) for begin, end in (busy, both))
+        records.append(
+            {
+                "gpu": gpu,
+                "span_us": round(messages.span_us, 3),
+                "computes_percent": _percent(computes, messages.span_us),
+                "waits_for_fabric_percent": _percent(covered - computes, messages.span_us),
+                "idle_otherwise_percent": _percent(messages.span_us - covered, messages.span_us),
+            }
+        )
+    return table(
+        "gpus",
+        records,
+        "A GPU waits for the fabric while it computes nothing and a message from or to it is on "
+        "the fabric; it idles otherwise for its server's network, peers, or the end.",
+    )
+
+
+NO_FABRIC = "schedules without a fabric have no packets and no times: uetemu run makes them"
+
+
+def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
+    window = window_of(record, row)
+    if not (record.path / CAPTURE).exists():
+        reason = f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
+        return without(OF_PACKETS, reason)
+    if record.by_host_clock or window is None:
+        return without(OF_PACKETS, "the run does not tell when its iterations were")
+    begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
+    traffic = captured(CaptureStream(record.path / CAPTURE, topology), topology, (begin, end))
+    return packet_tables(traffic, topology, bounds)
+
+
+def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) -> list[Figure]:
+    """Return the tables of captured links."""
+    if not traffic.links:
+        words = "the captured ports saw no packet; --capture chooses ports"
+        return without(OF_PACKETS, f"{words}; {traffic.cut}" if traffic.cut else words)
+    tiers: dict[str, list[LinkFrames]] = {}
+    for link in sorted(traffic.links, key=lambda one: str(one.sender)):
+        tiers.setdefault(link.tier, []).append(link)
+    counted = {id(one): _Link.of(one, traffic, bounds) for one in traffic.links}
+    note = traffic.cut
+    idle = f"{bounds.gap_us:g} us"
+    all_links = _links_of_tiers(topology)
+    return [
+        table(
+            "packets",
+            [_packets(tier, links, traffic, all_links) for tier, links in tiers.items()],
+            note,
+        ),
+        table("packet-sizes", list(_packet_sizes(tiers, traffic)), note),
+        _packet_flows(traffic, topology, bounds),
+        table(
+            "entropy",
+            [_entropy(tier, [counted[id(one)] for one in links]) for tier, links in tiers.items()],
+            "Shannon's entropy of the outer 5-tuples of a link's packets; UET and RoCEv2 have "
+            f"their entropy in the UDP source port. {note}".strip(),
+        ),
+        table(
+            "bursts",
+            [
+                _bursts(tier, [counted[id(one)] for one in links], traffic)
+                for tier, links in tiers.items()
+            ],
+            f"A burst ends where a link idles {idle} or longer. Lengths and gaps are of all "
+            "links; duty cycle and peak to mean are the median link's. Octets on the wire. "
+            f"{note}".strip(),
+        ),
+        table("links", [one.record(traffic) for one in counted.values()], note),
+    ]
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A link and what its frames come to."""
+
+    frames: LinkFrames
+    bursts: Bursts
+    tuples: int
+    flows: int
+    entropy_bits: float
+    duty_percent: float
+    peaks: Sequence[float | None]
+
+    @classmethod
+    def of(cls, frames: LinkFrames, traffic: CapturedTraffic, bounds: Bounds) -> _Link:
+        busy = frames.busy_us
+        first, last = traffic.span
+        wire = np.rint(busy * frames.rate_bps / 8e6).astype(np.int64)
+        found = measures.bursts(frames.begin_us, busy, wire, bounds.gap_us)
+        numbers, counts = np.unique(frames.tuples, return_counts=True)
+        flows = {traffic.tuples[one].flow for one in numbers.tolist()}
+        peaks = [
+            measures.peak_to_mean(frames.begin_us, busy, traffic.span, window)
+            for window in WINDOWS_US
+        ]
+        duty = 100 * float(found.length_us.sum()) / (last - first) if last > first else 0.0
+        return cls(
+            frames, found, len(numbers), len(flows), measures.entropy_bits(counts), duty, peaks
+        )
+
+    def record(self, traffic: CapturedTraffic) -> dict[str, Any]:
+        """Return the link as a record."""
+        span = traffic.span[1] - traffic.span[0]
+        return {
+            "link": str(self.frames.sender),
+            "tier": self.frames.tier,
+            "packets": len(self.frames.octets),
+            "bytes": int(self.frames.octets.sum()),
+            "flows": self.flows,
+            "tuples": self.tuples,
+            "entropy_bits": round(self.entropy_bits, 3),
+            "bursts": len(self.bursts.length_us),
+            "duty_percent": round(self.duty_percent, 2),
+            "utilisation_percent": _percent(self.frames.busy_us.sum(), span),
+            **_peaks([self]),
+        }
+
+
+def _peaks(links: Sequence[_Link]) -> dict[str, float | None]:
+    found = {}
+    for place, window in enumerate(WINDOWS_US):
+        known = [peak for one in links if (peak := one.peaks[place]) is not None]
+        found[f"peak_to_mean_{window}us"] = round(float(np.median(known)), 2) if known else None
+    return found
+
+
+def _links_of_tiers(topology: Topology) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for link in topology.links:
+        for ours, theirs in (link.ends, link.ends[::-1]):
+            tier = f"{topology.node(ours.node).role} to {topology.node(theirs.node).role}"
+            found[tier] = found.get(tier, 0) + 1
+    return found
+
+
+def _packets(
+    tier: str, links: Sequence[LinkFrames], traffic: CapturedTraffic, all_links: Mapping[str, int]
+) -> dict[str, Any]:
+    octets = np.concatenate([one.octets for one in links])
+    kinds: dict[str, int] = {}
+    for number, count in zip(
+        *np.unique(np.concatenate([one.tuples for one in links]), return_counts=True), strict=True
+    ):
+        name = traffic.tuples[number].name
+        kinds[name] = kinds.get(name, 0) + int(count)
+    return {
+        "tier": tier,
+        "links": len(links),
+        "of_links": all_links.get(tier),
+        "packets": len(octets),
+        "bytes": int(octets.sum()),
+        **measures.sizes(octets),
+        "protocols": " ".join(f"{name}:{count}" for name, count in sorted(kinds.items())),
+    }
+
+
+def _packet_sizes(
+    tiers: Mapping[str, Sequence[LinkFrames]], traffic: CapturedTraffic
+) -> Iterator[dict[str, Any]]:
+    for tier, links in tiers.items():
+        for one in measures.histogram(np.concatenate([link.octets for link in links])):
+            yield {"tier": tier, **one}
+
+
+def _packet_flows(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) -> Figure:
+    """Return the flows that captured end nodes send, by protocol."""
+    injected = [one for one in traffic.links if one.injects]
+    if not injected:
+        reason = "no port of a GPU or machine, nor of its switch, was captured; --capture all"
+        (reasoned,) = without(("packet-flows",), reason)
+        return reasoned
+    numbers: dict[Any, int] = {}
+    flow_of = np.array([numbers.setdefault(one.flow, len(numbers)) for one in traffic.tuples])
+    flow = np.concatenate([flow_of[one.tuples] for one in injected])
+    octets = np.concatenate([one.octets for one in injected])
+    begin = np.concatenate([one.begin_us for one in injected])
+    end = np.concatenate([one.begin_us + one.busy_us for one in injected])
+    carried = np.bincount(flow, weights=octets, minlength=len(numbers)).astype(np.int64)
+    first, last = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(first, flow, begin)
+    np.maximum.at(last, flow, end)
+    records = []
+    names = np.array([one.name for one in numbers])
+    for name in sorted(set(names[carried > 0].tolist())):
+        mine = (names == name) & (carried > 0)
+        most, mean = measures.at_once(first[mine], last[mine])
+        records.append(
+            {
+                "protocol": name,
+                **_elephants(carried[mine], bounds),
+                "most_at_once": most,
+                "mean_at_once": round(mean, 2),
+            }
+        )
+    return table(
+        "packet-flows",
+        records,
+        "A flow is a 5-tuple; of UET, RoCEv2 and VXLAN, whose source port is entropy, two "
+        "addresses, with acknowledgements in it. It lasts from its first packet to its last. "
+        "An elephant has "
+        f"{format_size(bounds.elephant_bytes)} or more. {traffic.cut}".strip(),
+    )
+
+
+def _entropy(tier: str, links: Sequence[_Link]) -> dict[str, Any]:
+    bits = [one.entropy_bits for one in links]
+    return {
+        "tier": tier,
+        "links": len(links),
+        "median_flows": int(np.median([one.flows for one in links])),
+        "median_tuples": int(np.median([one.tuples for one in links])),
+        "least_bits": round(min(bits), 3),
+        "median_bits": round(float(np.median(bits)), 3),
+        "most_bits": round(max(bits), 3),
+    }
+
+
+def _bursts(tier: str, links: Sequence[_Link], traffic: CapturedTraffic) -> dict[str, Any]:
+    lengths = np.concatenate([one.bursts.length_us for one in links])
+    octets = np.concatenate([one.bursts.octets for one in links])
+    gaps = np.concatenate([one.bursts.gap_us for one in links])
+    return {
+        "tier": tier,
+        "links": len(links),
+        "bursts": len(lengths),
+        "median_us": _quantile(lengths, 0.5),
+        "p99_us": _quantile(lengths, 0.99),
+        "median_bytes": int(_quantile(octets, 0.5) or 0),
+        "median_gap_us": _quantile(gaps, 0.5),
+        "p99_gap_us": _quantile(gaps, 0.99),
+        "duty_percent": round(float(np.median([one.duty_percent for one in links])), 2),
+        **_peaks(links),
+    }
+
+
+def _quantile(values: Any, share: float) -> float | None:
+    """Return the nearest rank, None of nothing."""
+    if not len(values):
+        return None
+    return round(float(np.quantile(values, share, method="inverted_cdf")), 3)
+
+
+def _run_ports(record: RunRecord, topology: Topology, row: int) -> list[Figure]:
+    if row not in record.ports:
+        return without(OF_PORTS, "events.jsonl does not tell what the ports of this row sent")
+    return port_tables(record.ports[row], topology)
+
+
+def port_tables(counted: RowPorts, topology: Topology) -> list[Figure]:
+    """Return what the counters of all ports come to, captured or not."""
+    tiers: dict[str, list[tuple[float, str]]] = {}
+    uplinks: dict[str, dict[str, list[int]]] = {}
+    for link in topology.links:
+        for ours, theirs in (link.ends, link.ends[::-1]):
+            roles = topology.node(ours.node).role, topology.node(theirs.node).role
+            tier = f"{roles[0]} to {roles[1]}"
+            used = 100 * counted.utilisation(str(ours), link.rate_bps)
+            tiers.setdefault(tier, []).append((used, str(ours)))
+            if topology.node(ours.node).is_switch and HEIGHT[roles[1]] > HEIGHT[roles[0]]:
+                sent = counted.ports.get(str(ours), {}).get("tx_bytes", 0)
+                uplinks.setdefault(tier, {}).setdefault(ours.node, []).append(sent)
+    utilisation = [
+        {
+            "tier": tier,
+            "links": len(found),
+            "used_links": sum(used > 0 for used, _ in found),
+            "mean_percent": round(float(np.mean([used for used, _ in found])), 3),
+            "most_percent": round(max(found)[0], 3),
+            "busiest": max(found)[1],
+        }
+        for tier, found in tiers.items()
+    ]
+    note = "All iterations of the row that count, preamble and gap included."
+    parallel = [
+        one for tier, nodes in uplinks.items() if (one := _parallel(tier, nodes)) is not None
+    ]
+    shares = table(
+        "parallel-links",
+        parallel,
+        "Of the octets that a switch sends up: MMR is the busiest uplink over their mean, JFI "
+        "Jain's index; both of the worst switch.",
+    )
+    if not parallel:
+        (shares,) = without(("parallel-links",), "no switch sent anything over parallel uplinks")
+    return [shares, table("utilisation", utilisation, note)]
+
+
+def _parallel(tier: str, nodes: Mapping[str, Sequence[int]]) -> dict[str, Any] | None:
+    some = [np.array(sent, float) for sent in nodes.values() if sum(sent) and len(sent) > 1]
+    if not some:
+        return None
+    shares = np.concatenate([100 * sent / sent.sum() for sent in some])
+    return {
+        "tier": tier,
+        "switches": len(some),
+        "links_each": max(map(len, some)),
+        "least_percent": round(float(shares.min()), 2),
+        "most_percent": round(float(shares.max()), 2),
+        "worst_mmr": round(max(float(sent.max() / sent.mean()) for sent in some), 3),
+        "worst_jfi": round(min(measures.jain(sent) or 0.0 for sent in some), 4),
+    }
+
+
+def _over_time(record: RunRecord, topology: Topology, row: int) -> Figure:
+    """Return the mean utilisation of each tier's links in steps of the last iteration."""
+    name = "utilisation-over-time"
+    window = window_of(record, row)
+    read = read_series(record.path / "telemetry.csv")
+    if isinstance(read, str) or window is None:
+        reason = read if isinstance(read, str) else "the run does not tell when its iterations were"
+        return without((name,), reason)[0]
+    series: dict[str, tuple[PortSeries, str]] = {port: (s, "tx_bytes") for port, s in read.items()}
+    lines = read_series(record.path / line_telemetry.FILE, line_telemetry.COLUMNS)
+    if not isinstance(lines, str):
+        series |= {port: (s, "sent_bytes") for port, s in lines.items() if port not in series}
+    edges = np.linspace(window.begin_us, window.end_us, STEPS + 1)
+    tiers: dict[str, list[Numbers]] = {}
+    for link in topology.links:
+        for ours, theirs in (link.ends, link.ends[::-1]):
+            if str(ours) in series:
+                found, column = series[str(ours)]
+                tier = f"{topology.node(ours.node).role} to {topology.node(theirs.node).role}"
+                full = link.rate_bps / 8e6 * (edges[1] - edges[0])
+                tiers.setdefault(tier, []).append(100 * found.growth(column, edges) / full)
+    records = [
+        {
+            "row": row,
+            "tier": tier,
+            "t_us": round(float(at - window.begin_us), 4),
+            "mean_percent": round(float(mean), 3),
+        }
+        for tier, grown in tiers.items()
+        for at, mean in zip(edges[1:], np.mean(grown, axis=0), strict=True)
+    ]
+    return table(name, records, "The last iteration of the row; means of all links of a tier.")

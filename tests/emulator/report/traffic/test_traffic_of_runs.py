@@ -1,0 +1,231 @@
+"""``uetemu traffic`` on run folders: what it counts is what tshark, and plain Python, count."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from emulator.cli.reports.traffic_verb import command
+from emulator.errors import UserError
+from tests.harness.runs.modelled_run import ModelledRuns
+from tests.harness.runs.written_folder import result, row, write_folder
+
+SPEC = "rail_clos:hosts=3,gpus_per_host=2,spines=2,uplinks_per_spine=1"
+EPOCH_S = 946_684_800
+FIELDS = (
+    *("frame.time_epoch", "frame.interface_name", "frame.packet_flags_direction", "frame.len"),
+    *("ip.src", "ip.dst", "udp.srcport", "udp.dstport"),
+)
+
+
+def counted(folder: Path, *options: str) -> dict[str, dict[str, Any]]:
+    done = CliRunner().invoke(command, [str(folder), "--format", "json", *options])
+    assert done.exception is None, done.exception
+    (source,) = json.loads(done.stdout)
+    return {one["figure"]: one for one in source["tables"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A permutation whose flows cross the spines, with every port captured."""
+    place = tmp_path_factory.mktemp("traffic")
+    runs = ModelledRuns(place)
+    options = ("--topology", SPEC, "--capture", "all")
+    params = {"sizes": "64KiB", "iterations": "2"}
+    yield runs("permutation", *options, params=params).folder
+    runs.end()
+
+
+class Sent:
+    """The frames that left each port in the last iteration, by tshark."""
+
+    def __init__(self, folder: Path) -> None:
+        facts = json.loads((folder / "result.json").read_text())["rows"][-1]
+        events = (folder / "events.jsonl").read_text().splitlines()
+        (times,) = (e["times_us"] for e in map(json.loads, events) if e["event"] == "messages")
+        self.begin_us, self.span_us = facts["began_us"][-1], times[-1]
+        first, last = (
+            f"{EPOCH_S + at / 1e6:.9f}" for at in (self.begin_us, self.begin_us + self.span_us)
+        )
+        argv = ["tshark", "-n", "-r", str(folder / "capture.pcapng"), "-T", "fields"]
+        argv += ["-Y", f"frame.time_epoch >= {first} && frame.time_epoch <= {last}"]
+        for name in FIELDS:
+            argv += ["-e", name]
+        printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        self.frames: dict[str, list[tuple[float, int, tuple[str, ...]]]] = defaultdict(list)
+        for line in printed.splitlines():
+            time, port, way, octets, *five = line.split("\t")
+            if int(way, 0) == 2:
+                at_us = (int(time.split(".")[0]) - EPOCH_S) * 1e6 + float(
+                    f"0.{time.split('.')[1]}"
+                ) * 1e6
+                self.frames[port].append((at_us - self.begin_us, int(octets), tuple(five)))
+
+    def tier(self, name: str) -> dict[str, list[tuple[float, int, tuple[str, ...]]]]:
+        """The ports of a tier: this fabric's names say what they lead to."""
+        ports = {"gpu to rail": "eth", "rail to gpu": "down", "rail to spine": "up"}
+        node = "spine" if name == "spine to rail" else name[:4].replace("gpu ", "h")
+        port = ports.get(name, "down")
+        return {
+            one: found
+            for one, found in self.frames.items()
+            if one.startswith(node) and one.partition(":")[2].startswith(port)
+        }
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark counts the same")
+def test_packets_are_those_that_tshark_counts(folder: Path) -> None:
+    tables, sent = counted(folder), Sent(folder)
+    tiers = [record["tier"] for record in tables["packets"]["data"]]
+    assert sorted(tiers) == ["gpu to rail", "rail to gpu", "rail to spine", "spine to rail"]
+    rate_us = 400e9 / 8e6  # octets in a us
+    for record in tables["packets"]["data"]:
+        lengths = [n for frames in sent.tier(record["tier"]).values() for _, n, _ in frames]
+        assert record["links"] == record["of_links"] == len(sent.tier(record["tier"]))
+        assert record["packets"] == len(lengths)
+        assert record["bytes"] == sum(lengths)
+        assert (record["least_bytes"], record["most_bytes"]) == (min(lengths), max(lengths))
+        assert record["protocols"] == f"UET:{len(lengths)}"
+    for record in tables["packet-sizes"]["data"]:
+        lengths = [n for frames in sent.tier(record["tier"]).values() for _, n, _ in frames]
+        top = record["up_to_bytes"]
+        assert record["count"] == sum(top // 2 < n <= top for n in lengths)
+    for record in tables["links"]["data"]:
+        frames = sent.frames[record["link"]]
+        five = Counter(one for _, _, one in frames).values()
+        bits = -sum(n / len(frames) * math.log2(n / len(frames)) for n in five)
+        assert record["tuples"] == len(five)
+        assert record["flows"] == len({(a, b) for _, _, (a, b, _, _) in frames})
+        assert record["entropy_bits"] == pytest.approx(bits, abs=1e-3)
+        busy = [(at, (n + 24) / rate_us) for at, n, _ in sorted(frames)]
+        bursts, end = 0, -math.inf
+        covered = 0.0
+        for at, length in busy:
+            if at - end >= 1:
+                bursts += 1
+                begun = at
+            covered += max(0.0, at + length - (begun if at - end >= 1 else end))
+            end = at + length
+        assert record["bursts"] == bursts
+        assert record["duty_percent"] == pytest.approx(100 * covered / sent.span_us, abs=0.02)
+        used = 100 * sum(length for _, length in busy) / sent.span_us
+        assert record["utilisation_percent"] == pytest.approx(used, abs=1e-2)
+    by_pair: Counter[tuple[str, str]] = Counter()
+    for frames in sent.tier("gpu to rail").values():
+        for _, n, (source, destination, _, _) in frames:
+            by_pair[source, destination] += n
+    (flows,) = tables["packet-flows"]["data"]
+    assert flows["flows"] == len(by_pair) == flows["mice"]
+    assert (flows["least_bytes"], flows["most_bytes"]) == (
+        min(by_pair.values()),
+        max(by_pair.values()),
+    )
+
+
+def test_messages_are_those_of_the_run(folder: Path) -> None:
+    tables = counted(folder)
+    flows = json.loads((folder / "events.jsonl").read_text().splitlines()[-1])
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    (told,) = (event for event in events if event["event"] == "messages")
+    assert flows["event"] == "end"
+    pairs = {(one["from"], one["to"]): one for one in tables["ranks"]["data"]}
+    assert len(pairs) == len(told["flows"])
+    for flow in told["flows"]:  # of two iterations
+        one = pairs[flow["from"], flow["to"]]
+        assert (one["bytes"] * 2, one["messages"] * 2) == (flow["bytes"], flow["messages"])
+    (total,) = tables["message-flows"]["data"]
+    assert total["flows"] == len(pairs) == total["most_at_once"]
+    sent = sum(one["bytes"] for one in pairs.values())
+    for name, column in (
+        ("messages", "bytes"),
+        ("message-sizes", "sum_bytes"),
+        ("servers", "bytes"),
+    ):
+        assert sum(one[column] for one in tables[name]["data"]) == sent
+    for gpu in tables["gpus"]["data"]:
+        shares = ("computes_percent", "waits_for_fabric_percent", "idle_otherwise_percent")
+        assert sum(gpu[share] for share in shares) == pytest.approx(100, abs=0.01)
+
+
+def test_ports_that_were_not_captured_are_counted_too(folder: Path) -> None:
+    tables = counted(folder)
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    (told,) = (event for event in events if event["event"] == "ports")
+    up = {port: counts for port, counts in told["ports"].items() if ":up" in port}
+    shares = [
+        100
+        * counts["tx_bytes"]
+        / sum(other["tx_bytes"] for name, other in up.items() if name[:5] == port[:5])
+        for port, counts in up.items()
+    ]
+    (parallel,) = tables["parallel-links"]["data"]
+    assert parallel["least_percent"] == round(min(shares), 2)
+    assert parallel["most_percent"] == round(max(shares), 2)
+    assert parallel["worst_mmr"] == pytest.approx(max(shares) / 50, abs=1e-3)
+    used = {record["tier"]: record for record in tables["utilisation"]["data"]}
+    sent = sum(counts["tx_bytes"] + 24 * counts["tx_packets"] for counts in up.values())
+    mean = 100 * sent / len(up) / (50_000 * told["span_us"])
+    assert used["rail to spine"]["mean_percent"] == pytest.approx(mean, abs=1e-3)
+
+
+def test_the_table_has_two_runs_side_by_side(folder: Path) -> None:
+    done = CliRunner().invoke(command, [str(folder), str(folder), "--elephant", "64kB"])
+    assert done.exception is None, done.exception
+    lines = done.stdout.splitlines()
+    assert [line[:3] for line in lines[:2]] == ["# 1", "# 2"]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    flows = [cells for cells in rows if "UET" in cells]
+    assert [cells[1:3] for cells in flows] == [["1", "UET"], ["2", "UET"]]
+    assert [cells[8] for cells in flows] == ["6", "6"]  # all are elephants now
+
+
+def test_a_cut_capture_counts_what_it_has(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "cut")
+    whole = (folder / "capture.pcapng").read_bytes()
+    (tmp_path / "cut/capture.pcapng").write_bytes(whole[: len(whole) - len(whole) // 5])
+    packets = counted(tmp_path / "cut")["packets"]
+    assert (
+        packets["note"]
+        == "capture.pcapng ends in the middle of a packet, as of a run that was killed"
+    )
+    assert 0 < packets["data"][0]["packets"] < counted(folder)["packets"]["data"][0]["packets"]
+    (tmp_path / "cut/capture.pcapng").write_bytes(b"no capture")
+    assert "is damaged after frame 0" in counted(tmp_path / "cut")["packets"]["reason"]
+
+
+def test_each_missing_file_is_named_in_its_place(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "bare")
+    for name in ("capture.pcapng", "timeline.json", "telemetry.csv", "events.jsonl"):
+        (tmp_path / "bare" / name).unlink()
+    tables = counted(tmp_path / "bare")
+    assert "has no capture.pcapng (--capture none" in tables["bursts"]["reason"]
+    assert tables["messages"]["reason"] == "the run folder has no timeline.json"
+    assert "telemetry.csv" in tables["utilisation-over-time"]["reason"]
+    assert "events.jsonl" in tables["utilisation"]["reason"]
+
+
+def test_a_row_without_timeline_has_its_reason(tmp_path: Path) -> None:
+    place = write_folder(tmp_path / "run", result(row(), row()))
+    tables = counted(place, "--row", "1")
+    assert tables["messages"]["reason"] == "timeline.json has an iteration of row 2, not of row 1"
+    assert tables["utilisation"]["data"]
+    with pytest.raises(UserError, match="--row 3"):
+        CliRunner().invoke(
+            command, [str(place), "--row", "3"], standalone_mode=False, catch_exceptions=False
+        )
+
+
+def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
+    place = write_folder(tmp_path / "run", result())
+    assert {one["reason"] for one in counted(place).values()} == {
+        "nothing was measured before the run ended"
+    }
