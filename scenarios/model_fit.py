@@ -9,14 +9,20 @@
     405B   810 GB     [########] [###.....]     11 GPUs:  NVLink, and the fabric between servers
 
 Formula: GPUs = ceil(weights x (2 + ``state_bytes``) / (``memory`` - ``activation_memory``)).  The
-weights alone are enough to use a model.  Training with Adam in mixed precision needs 16 octets for
-each weight (Rajbhandari et al., ZeRO, SC'20, section 3.1): ``state_bytes=14``.
+weights alone are enough to use a model; those of all experts count.  Training with Adam in mixed
+precision needs 16 octets for each weight (Rajbhandari et al., ZeRO, SC'20, section 3.1):
+``state_bytes=14``.
 
 Traffic: the first ``layers`` layers, forward, each divided over all these GPUs by tensor
 parallelism: a GPU computes its share of the attention, and an AllReduce adds the outputs of all
 GPUs. The feed-forward network works alike (Shoeybi et al., arXiv 1909.08053).  An AllReduce has
 tokens x hidden x 2 octets.  It is a ring over the GPUs in rank order, of real numbers, and every
 sum is compared.  The numbers are float32, half as many.
+
+Models: Llama 3; with ``models=grok-1,qwen3-235b`` Grok-1 (314B weights) and Qwen3-235B-A22B.  With
+``cluster=100000`` the row has how many such replicas a cluster of so many GPUs holds: xAI's
+Colossus has 100,000, and 200,000 later (NVIDIA, 28 October 2024).  `topologies/README.md` has its
+fabric.
 
 ``scale`` divides the octets of each AllReduce and the time of computing alike, so that their ratio
 stays.  Latencies are not divided: they weigh more than in a job of full size.  The computing takes
@@ -87,7 +93,10 @@ class ModelSize:
 
 MODELS = {
     name: ModelSize(SHAPES[name], billions * 10**9)
-    for name, billions in (("8b", 8), ("70b", 70), ("405b", 405))
+    for name, billions in (
+        *(("8b", 8), ("70b", 70), ("405b", 405)),
+        *(("grok-1", 314), ("qwen3-235b", 235)),
+    )
 }
 
 
@@ -96,6 +105,7 @@ COLUMNS = (
     TableColumn("model_bytes", "memory", "(GB)", 8, 0, divisor=1e9),
     TableColumn("gpus", "GPUs", "", 5),
     TableColumn("servers", "servers", "", 7),
+    TableColumn("replicas", "replicas", "", 8),
     TableColumn("scale", "scale", "1/", 6, rank=1),
     TableColumn("size_bytes", "AllReduce", "(B)", 10),
     TableColumn("time_us", "time", "(us)", 9),
@@ -124,9 +134,12 @@ _SCALE = replace(COUNT, maximum=2**20)
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     models: tuple[str, ...] = parameter(
-        tuple(MODELS), choices=tuple(MODELS), many=True, help="models, a row each"
+        ("8b", "70b", "405b"), choices=tuple(MODELS), many=True, help="models, a row each"
     )
     memory: int = parameter(80 * 10**9, SIZE, help="memory of a GPU")
+    cluster: int = parameter(
+        0, replace(NUMBER, maximum=2**20), help="GPUs of a cluster, which is counted and not run"
+    )
     state_bytes: int = parameter(0, NUMBER, help="octets that each weight has beside its own 2")
     activation_memory: int = parameter(0, _SOME, help="memory of a GPU kept for activations")
     layers: int = parameter(1, COUNT, help="layers whose traffic is run")
@@ -212,6 +225,7 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
             "model_bytes": model.parameters * (2 + parameters.state_bytes),
             "gpus": gpus,
             "servers": len({gpu.server for gpu in topology.gpus[:gpus]}),
+            **({"replicas": parameters.cluster // gpus} if parameters.cluster else {}),
             "scale": parameters.scale,
             "compute_ns": parameters.layers * sum(_times_ns(parameters, model)),
             "fabric_bytes_derived": octets_of(exchanges, nvlink=False),
@@ -223,9 +237,11 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
 def _times_ns(parameters: Parameters, model: ModelSize) -> tuple[int, int]:
     """Return what each GPU computes of a layer, scaled down: attention and feed-forward (ns)."""
     flops_per_ns = parameters.tflops * 1000 * parameters.gpus(model) * parameters.scale
+    attention = model.shape.attention_weights
+    active = model.shape.active_layer_weights - attention
     return (
-        round(2 * model.shape.attention_weights * parameters.tokens / flops_per_ns),
-        round(2 * model.shape.feed_forward_weights * parameters.tokens / flops_per_ns),
+        round(2 * attention * parameters.tokens / flops_per_ns),
+        round(2 * active * parameters.tokens / flops_per_ns),
     )
 
 

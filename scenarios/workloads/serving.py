@@ -156,7 +156,7 @@ class ServingJob:
     def prefill_ns(self) -> int:
         shape = self.shape
         per_token = 2 * (shape.layers * shape.active_layer_weights + shape.head_weights)
-        attention = 2 * shape.layers * shape.hidden * self.prompt**2
+        attention = 2 * shape.layers * shape.attention_size * self.prompt**2
         flops = per_token * self.prompt + attention
         return round(flops / (self.tflops * 1000 * self.prefill_gpus * self.scale))
 

@@ -31,6 +31,14 @@ def test_models_in_16_bits_fit_one_two_and_eleven_gpus() -> None:
     assert [one["fabric_bytes_derived"] > 0 for one in facts] == [False, False, True]
 
 
+def test_a_cluster_holds_so_many_replicas_of_models_with_experts() -> None:
+    facts = [one.facts for one in trials(models="grok-1,qwen3-235b", cluster="100000")]
+    assert [(one["gpus"], one["replicas"]) for one in facts] == [(8, 12_500), (6, 16_666)]
+    # 2 FLOPs for 2 of 8 experts, 8 router weights for each element, and 400 TFLOPS of 8 GPUs
+    active = 2 * 6144 * (6144 + 1024) + 2 * 3 * 6144 * 32768 + 8 * 6144
+    assert facts[0]["compute_ns"] == pytest.approx(2 * active * 8192 / (8 * 400e3 * 1024), abs=2)
+
+
 def test_states_and_activations_count() -> None:
     model = MODELS["70b"]
     assert model.gpus(80 * 10**9, 14) == 14  # 1120 GB

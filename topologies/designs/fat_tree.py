@@ -19,7 +19,8 @@ one leaf, the top-of-rack switch.
 
 Two levels: k leaves, k/2 spines that reach every leaf, k^2/2 GPUs.  Three levels: k pods of k/2
 leaves and k/2 spines, (k/2)^2 super-spines (cores) that reach every pod, k^3/4 GPUs; spine s of
-each pod is joined to the k/2 super-spines of its number.
+each pod is joined to the k/2 super-spines of its number, or with ``core_links=n`` to 1/n of them
+by n links each.  So few pods need no super-spines with most ports empty.
 
 ================================  ======  ======  ============  ====
 computed                          leaves  spines  super-spines  GPUs
@@ -66,6 +67,7 @@ class FatTree(CabledDesign):
     gpus_per_host: int = parameter(4, COUNT, "GPUs of each server")
     leaves: int | None = parameter(None, COUNT, "leaves that are there; auto: all")
     oversubscription: int = parameter(1, COUNT, "ports down for each port up of a leaf")
+    core_links: int = parameter(1, COUNT, "parallel links of a spine to each of its super-spines")
     link_rate: int | None = parameter(None, RATE, "rate of a link between switches; auto: nic_rate")
 
     # ------------------------------------------------------------------ computed
@@ -129,6 +131,15 @@ class FatTree(CabledDesign):
                 f"{self._most_leaves}; take fewer leaves, a larger radix"
                 + (" or levels=3" if self.levels == 2 else "")
             )
+        if self.levels == 2:
+            if self.core_links > 1:
+                raise TopologyError("core_links is of levels=3: two levels have no super-spines")
+        elif self.radix // 2 % self.core_links or self.pods * self.core_links > self.radix:
+            raise TopologyError(
+                f"core_links is {self.core_links}; a spine has {self.radix // 2} ports up, and a "
+                f"super-spine {self.radix} for the spines of {self.pods} pods: take a number that "
+                "divides the first, and fits as often into the second"
+            )
         self._check_places()
 
     def _check_places(self) -> None:
@@ -185,7 +196,7 @@ class FatTree(CabledDesign):
             for spine in spines[pod]:
                 fabric.join(f"leaf{number}", spine, rate_bps=rate, delay_ns=delay)
         if several:
-            each = self.radix // 2  # ports up of a spine
+            each = self.radix // 2 // self.core_links  # super-spines that a spine reaches
             cores = [
                 fabric.switch(Role.SUPER_SPINE, f"super{number}")
                 for number in range(self.up * each)
@@ -193,7 +204,8 @@ class FatTree(CabledDesign):
             for names in spines:
                 for row, spine in enumerate(names):
                     for core in cores[row * each : (row + 1) * each]:
-                        fabric.join(spine, core, rate_bps=rate, delay_ns=delay)
+                        for _ in range(self.core_links):
+                            fabric.join(spine, core, rate_bps=rate, delay_ns=delay)
         return fabric.topology(self.NAME, self.parameters())
 
 

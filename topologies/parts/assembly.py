@@ -41,7 +41,7 @@ from topologies.model import (
 )
 from topologies.units import format_size
 
-MAX_GPUS = 65_536  # of one fabric
+MAX_GPUS = 262_144  # of one fabric
 MAX_PORTS = 4096  # of one switch: eight times what the largest chips of 2025 offer
 ACCESS_BOND = "es"  # and the number of the port that it has
 

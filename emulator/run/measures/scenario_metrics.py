@@ -131,6 +131,7 @@ _OF_SCENARIOS = {
     "model": "the model",
     "model_bytes": "octets that the model needs",
     "servers": "servers that have these GPUs",
+    "replicas": "times that a cluster has the GPUs of the model",
     "scale": "what octets and computing times are divided by",
     "layers": "layers of the model",
     "parallel": "GPUs of a tensor-, context-, data- and pipeline-parallel group",

@@ -2,11 +2,11 @@
 
 Shapes of transformer language models: layers, widths, heads, experts, and what follows of them.
 
-A layer is that of Llama 3 (Grattafiori et al., arXiv 2407.21783). Attention has h x h weights for
-queries and outputs, and h x (KV heads x head size) for keys and for values. A gated feed-forward
-network has three h x f matrices, and there are two norms of h weights.  The embedding and the
-output head have V x h weights each.  A mixture of experts has a feed-forward network for each
-expert, and a router of h weights for each (Jiang et al., arXiv 2401.04088).
+A layer is that of Llama 3 (Grattafiori et al., arXiv 2407.21783). Attention has h x (heads x head
+size) weights for queries and outputs, and h x (KV heads x head size) for keys and for values. A
+gated feed-forward network has three h x f matrices, and there are two norms of h weights. The
+embedding and the output head have V x h weights each. A mixture of experts has a feed-forward
+network for each expert, and a router of h weights for each (Jiang et al., arXiv 2401.04088).
 
 Groups of ranks that divide a model: tensor, context, expert, data and pipeline parallelism.
 
@@ -29,9 +29,10 @@ groups of as many as there are stages.
 The computing and the traffic of a training step, in FLOPs and octets, by closed formulas.
 
 FLOPs are 2 for each weight and token forward, and twice that backward (Kaplan et al., arXiv
-2001.08361, section 2.1).  Causal attention adds 2 s^2 h for each sequence of s tokens, each layer
-of hidden size h, forward: half of what full attention computes.  The lookup of the embedding counts
-like the product of the output head.  The rule of 6 FLOPs for each weight and token has it so.
+2001.08361, section 2.1). Causal attention adds 2 s^2 a for each sequence of s tokens, each layer
+with a = heads x head size, forward: half of what full attention computes. The lookup of the
+embedding counts like the product of the output head. The rule of 6 FLOPs for each weight and token
+has it so.
 
 Octets are those that a GPU sends.  AllGather and ReduceScatter over n ranks send (n-1)/n of the
 size, AllReduce twice that (Thakur et al., 2005).  Tensor parallelism has four AllReduces of the
@@ -65,10 +66,16 @@ class TransformerShape:
     vocabulary: int
     experts: int = 1
     experts_per_token: int = 1
+    stated_head_size: int = 0  # 0: hidden size over heads
 
     @property
     def head_size(self) -> int:
-        return self.hidden // self.heads
+        return self.stated_head_size or self.hidden // self.heads
+
+    @property
+    def attention_size(self) -> int:
+        """Return the elements of the queries of one token in one layer."""
+        return self.heads * self.head_size
 
     @property
     def key_value_size(self) -> int:
@@ -77,7 +84,7 @@ class TransformerShape:
 
     @property
     def attention_weights(self) -> int:
-        return 2 * self.hidden * (self.hidden + self.key_value_size)
+        return 2 * self.hidden * (self.attention_size + self.key_value_size)
 
     @property
     def feed_forward_weights(self) -> int:
@@ -114,7 +121,9 @@ class TransformerShape:
         return 2 * self.key_value_size * element_bytes
 
 
-#: Llama 3 (arXiv 2407.21783, table 3) and Mixtral 8x7B (arXiv 2401.04088, table 1), by name.
+#: Llama 3 (arXiv 2407.21783, table 3), Mixtral 8x7B (arXiv 2401.04088, table 1), Grok-1 (README.md
+#: and model.py of github.com/xai-org/grok-1: a feed-forward width of 2/3 x 8 x 6144) and
+#: Qwen3-235B-A22B (arXiv 2505.09388, table 2, and config.json of the model), by name.
 SHAPES = {
     one.name: one
     for one in (
@@ -155,6 +164,29 @@ SHAPES = {
             vocabulary=32000,
             experts=8,
             experts_per_token=2,
+        ),
+        TransformerShape(
+            name="grok-1",
+            layers=64,
+            hidden=6144,
+            feed_forward=32768,
+            heads=48,
+            key_value_heads=8,
+            vocabulary=131072,
+            experts=8,
+            experts_per_token=2,
+        ),
+        TransformerShape(
+            name="qwen3-235b",
+            layers=94,
+            hidden=4096,
+            feed_forward=1536,
+            heads=64,
+            key_value_heads=4,
+            vocabulary=151936,
+            experts=128,
+            experts_per_token=8,
+            stated_head_size=128,
         ),
     )
 }
@@ -382,7 +414,7 @@ class StepShape:
 
     def score_flops(self) -> Fraction:
         """Return the FLOPs of attention scores of a layer and micro-batch forward, on one GPU."""
-        whole = 2 * self.micro_batch * self.sequence**2 * self.model.hidden
+        whole = 2 * self.micro_batch * self.sequence**2 * self.model.attention_size
         return Fraction(whole, self.layout.cp * self.layout.tp)
 
     def weight_flops(self, weights: int) -> Fraction:

@@ -462,7 +462,9 @@ class StepParameters:
             if (value := getattr(self, name)) != 0
         }
         shape = dataclasses.replace(known, **changed)
-        if shape.hidden % shape.heads or shape.heads % shape.key_value_heads:
+        if (
+            not shape.stated_head_size and shape.hidden % shape.heads
+        ) or shape.heads % shape.key_value_heads:
             raise UserError(
                 f"hidden={shape.hidden} and heads={shape.heads} do not fit: heads divide the "
                 f"hidden size, and the model's {shape.key_value_heads} key-value heads divide them"

@@ -98,7 +98,7 @@ class LayerWork:
     def attention(self) -> list[Work]:
         """Return the work of a layer's attention, forward."""
         step, model = self.step, self.step.model
-        output = model.hidden**2
+        output = model.hidden * model.attention_size
         projections = model.attention_weights - output + model.hidden  # and a norm
         scores = step.weight_flops(output) + step.score_flops()
         return self._divided(

@@ -34,6 +34,8 @@ from scenarios.workloads.transformer.shape import (
         ("70b", 855_654_400, 70_553_706_496),
         ("405b", 3_187_703_808, 405_853_388_800),
         ("8x7b", 1_451_270_144, 46_702_792_704),
+        ("grok-1", 4_919_980_032, 316_489_340_928),  # 314B, whose embedding is the output head, too
+        ("qwen3-235b", 2_487_754_752, 235_093_610_496),
     ],
 )
 def test_weights_add_up_to_the_published_totals(name: str, layer: int, weights: int) -> None:
@@ -47,6 +49,13 @@ def test_a_token_passes_only_the_experts_that_its_router_chose() -> None:
     assert experts.active_layer_weights == (
         experts.attention_weights + 2 * experts.feed_forward_weights + 8 * experts.hidden
     )
+
+
+def test_22b_of_235b_weights_are_active() -> None:
+    shape = SHAPES["qwen3-235b"]
+    active = shape.layers * shape.active_layer_weights + 2 * shape.head_weights
+    assert active == 22_189_965_312
+    assert shape.key_value_bytes() == 2 * 4 * 128 * 2  # heads of 128, and not of 4096 / 64
 
 
 def test_keys_and_values_of_70b_at_4096_tokens() -> None:
