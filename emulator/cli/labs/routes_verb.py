@@ -104,20 +104,19 @@ def _of_lab(lab: str | None, node: str) -> RoutesRecord:
 
 def _of_run(run: Path, node: str) -> RoutesRecord:
     topology = RunRecord.read(run).fabric
-    _check(topology, node)
-    return routing_tables.left_in(run, node) or _of_fabric(topology, node, f"run {run}")
+    left = routing_tables.left_in(run, node) if node in topology.by_name else None
+    return left or _of_fabric(topology, node, f"run {run}")
 
 
 def _of_fabric(topology: Topology, node: str, source: str) -> RoutesRecord:
-    _check(topology, node)
-    return routing_tables.computed(topology, node, source)
-
-
-def _check(topology: Topology, node: str) -> None:
-    names = [one.name for one in topology.nodes]
-    if node not in names:
-        hint = question(node, names, otherwise=f"nodes are {span(names)}")
+    """Return the routes of ``node``, which may be in another network of a cluster."""
+    fabrics = (topology, *topology.networks)
+    found = next((fabric for fabric in fabrics if node in fabric.by_name), None)
+    if found is None:
+        names = [name for fabric in fabrics for name in fabric.by_name]
+        hint = question(node, names, otherwise=f"nodes are {span(list(topology.by_name))}")
         raise UserError(f"{topology.name} has no node {node!r}; {hint}")
+    return routing_tables.computed(found, node, source)
 
 
 def _text(record: RoutesRecord) -> str:
@@ -129,7 +128,7 @@ def _text(record: RoutesRecord) -> str:
     shown += [f"{NAMES[column]}: {words}" for column, words in stands_in.items()]
     for family in dict.fromkeys(row["family"] for row in record["routes"]):
         rows = [row for row in record["routes"] if row["family"] == family]
-        shown += ["", _table(rows, with_rib=any(row["rib"] for row in rows))]
+        shown += [_table(rows, with_rib=any(row["rib"] for row in rows))]
     return page(shown if record["routes"] else [*shown, "no route"], to_terminal=True, width=WIDTH)
 
 

@@ -21,6 +21,7 @@ from emulator.dataplane.control_plane.convergence import ConvergedState
 from emulator.dataplane.control_plane.daemons import directory_of
 from emulator.dataplane.control_plane.kernel_routes import Routes
 from emulator.dataplane.control_plane.lab_routing import Routing
+from emulator.dataplane.control_plane.render import render
 from emulator.dataplane.control_plane.speakers import Speaker, speakers
 from emulator.errors import UserError
 from topologies.model import CableEnd, Topology
@@ -301,31 +302,34 @@ def computed(
 
     for network in destinations(topology).get(node, ()):
         add(network, "own", ())
+    chosen = f"all {topology.profile.routing} paths"
+    policy: dict[str, list[str]] = {}
+    stands_in = {
+        "export_policy": "none: each switch finds its own routes",
+        "adj_rib_in": "nothing: no neighbour tells of routes",
+        "adj_rib_out": "nothing: others have routes to what is its own",
+    }
     if plane is not None and switch.is_switch:
-        rest = "not known: what BGP ends with is computed, and no daemon was asked"
+        chosen = "the paths that BGP ends with"
+        nowhere = dict.fromkeys((one.name for one in topology.switches), Path("frr.log"))
+        policy = _exports(render(topology, plane, logs=nowhere)[node])
+        stands_in = dict.fromkeys(("adj_rib_in", "adj_rib_out"), "not known: no daemon was asked")
         for destination, found in ConvergedState(topology, plane).requested[node].items():
-            add(destination, "bgp, computed", found)
+            add(destination, "bgp", found)
     else:
-        rest = "nothing: no neighbour tells of routes"
         for route in static_routes(topology)[node]:
             hops = [f"{hop.port} ({hop.via})" for hop in route.hops]
             if kernel is not None and route.table is RouteTable.MAIN:
                 hops = [str(hop) for hop in kernel.get(route.destination, ())]
             table = "" if route.table is RouteTable.MAIN else f", table {route.table.name.lower()}"
             add(route.destination, f"static{table}", hops)
-    way = topology.profile.routing
-    chosen = "the paths that the control plane ends with" if plane else f"all {way} paths"
+    stands_in["loc_rib"] = f"{chosen}, computed from the topology, which the RIB has"
     return {
         "node": node,
         "control_plane": topology.profile.control_plane,
         "source": source,
-        "export_policy": {},
-        "stands_in": {
-            "export_policy": "none: each switch finds its own routes",
-            "loc_rib": f"{chosen}, computed from the topology, which the RIB has",
-            "adj_rib_in": rest,
-            "adj_rib_out": "nothing: others have routes to what is its own",
-        },
+        "export_policy": policy,
+        "stands_in": stands_in,
         "routes": sorted(rows, key=lambda row: IPv4Network(row["prefix"])),
     }
 

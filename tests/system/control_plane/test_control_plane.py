@@ -21,7 +21,7 @@ from emulator.dataplane.control_plane import daemons
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.control_plane.failure import Reroute, time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
-from emulator.dataplane.control_plane.routing_tables import asked
+from emulator.dataplane.control_plane.routing_tables import asked, computed
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import Process
 from emulator.dataplane.settings import FabricSettings
@@ -139,6 +139,9 @@ def test_what_is_learned_is_what_static_would_be(alert: Lab, lab: LabFactory) ->
     for switch in static.topology.switches:
         assert routing_of(alert).routes(switch.name) == reader.routes(switch.name)
         assert reader.routes(switch.name)
+    kernel = reader.routes("rail0")
+    shown = computed(static.topology, "rail0", "", kernel=kernel)
+    assert shown == computed(static.topology, "rail0", "")
 
 
 def test_frr_says_what_it_was_told_what_it_chose_and_what_it_tells(alert: Lab) -> None:

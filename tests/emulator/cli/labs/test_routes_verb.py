@@ -33,6 +33,12 @@ def test_json_has_the_same() -> None:
     assert {row["prefix"] for row in record["routes"]} >= {"10.0.1.0/24", "10.0.2.0/24"}
 
 
+def test_a_node_of_another_network_of_a_cluster_is_found() -> None:
+    assert (
+        "front-leaf0: control plane evpn" in routes("front-leaf0", "--topology", "cluster").stdout
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

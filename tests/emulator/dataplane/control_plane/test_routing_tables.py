@@ -41,6 +41,8 @@ def test_static_routes_stand_for_those_of_protocols(fabric: Topology) -> None:
     assert set(record["stands_in"]) == {"export_policy", "loc_rib", "adj_rib_in", "adj_rib_out"}
     spoken = computed(chosen(fabric, "ebgp"), "rail0", "here")
     assert hops(spoken) == hops(record)
+    networks = ["network 10.0.1.0/24", "network 10.255.0.1/32"]
+    assert spoken["export_policy"] == {"ipv4 unicast": networks}
     assert hops(computed(chosen(fabric, "ebgp"), "h0g0", "here")) == {
         "0.0.0.0/0": ["eth0 (10.0.1.1)"]
     }
