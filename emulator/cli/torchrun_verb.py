@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
@@ -337,7 +338,8 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
                 click.echo(f"[{rank}] {line}", file=shown)
 
         def make_driver(hosts: Sequence[int], compile_call: Compile) -> ScriptDriver:
-            return ScriptDriver(fork_server, places(hosts), compile_call, show)
+            tell = partial(bar.show, share=None)
+            return ScriptDriver(fork_server, places(hosts), compile_call, show, tell)
 
         name = options.script if options.is_module else Path(options.script).name
         scenario = import_module(SCRIPT_SCENARIO).scenario_of(

@@ -16,6 +16,8 @@ REDUCESCATTER, ALLTOALL, GATHER, SCATTER = "reducescatter", "alltoall", "gather"
 BARRIER, SEND, RECEIVE = "barrier", "send", "recv"
 REDUCING = (ALLREDUCE, REDUCE, REDUCESCATTER)
 POINT_TO_POINT = (SEND, RECEIVE)
+#: The root of a receive from any rank.
+ANY = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Call:
     """A collective, or one side of a message, as rank ``rank`` calls it at ``clock_ns``.
 
     ``number`` counts the rank's calls.  ``members`` are the ranks of ``group`` by position;
-    ``root`` is a position.  ``octets`` is the size that all members share: the whole of what is
-    reduced, moved or exchanged, where each has a part of it.  ``source`` is where the rank has put
-    its ``source_octets``.  ``splits`` are what an exchange sends to each position, if it says so.
+    ``root`` is a position, of a message the other side.  ``octets`` is the size that all members
+    share: the whole of what is reduced, moved or exchanged, where each has a part of it.
+    ``source`` is where the rank has put its ``source_octets``.  ``splits`` are what an exchange
+    sends to each position, if it says so.
     ``site`` is the line of the script.
     """
 
@@ -84,13 +87,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The rank goes on at ``clock_ns``; ``results`` are where its ended calls have put theirs.
+    """The rank goes on at ``clock_ns``; ``results`` are those of its ended calls.
 
-    ``errors`` has sentences of those that failed.
+    Each is where it begins, its octets, and the rank that has sent it, of a message.  ``errors``
+    has sentences of those that failed.
     """
 
     clock_ns: int
-    results: Mapping[int, tuple[int, int]]
+    results: Mapping[int, tuple[int, int, int]]
     errors: Mapping[int, str] = field(default_factory=dict)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -31,8 +31,10 @@ from emulator.torch_backend.arena import Arena, ArenaFullError
 from emulator.torch_backend.call_records import CallRecord, Span, executed
 from emulator.torch_backend.calls import (
     ALLTOALL,
+    ANY,
     BARRIER,
     POINT_TO_POINT,
+    RECEIVE,
     SEND,
     Begin,
     Call,
@@ -51,14 +53,16 @@ from emulator.torch_backend.compiled_calls import (
     PlacedCalls,
 )
 from emulator.torch_backend.launching import ForkServer, RankPlace, RankProcess
+from emulator.torch_backend.message_sides import MessageSides
 from emulator.torch_backend.output import FOLDER, RankOutput, Show
-from emulator.torch_backend.passthrough import DRAIN_S, failure_sentence, watch_streams
+from emulator.torch_backend.passthrough import DRAIN_S, end_of, watch_streams
+from emulator.torch_backend.shared_store import SharedStore
 from emulator.workers.open_execution import OpenExecution
 
 #: Of each GPU's memory: the rank puts inputs into the first half, and the fabric works in the rest.
 ROOM_OCTETS = 16 << 30
 #: Orders of what is done in one instant, behind what ranks have come to (OpenExecution).
-_CALLED, _POLLED, _STORED = 2, 3, 4
+_CALLED, _POLLED, _STORED, _FAILED = 2, 3, 4, 5
 
 
 @dataclass
@@ -66,7 +70,6 @@ class _Rank:
     """A rank as the driver knows it.
 
     ``waits`` is what it waits for, a wait for calls or the answer of the store; None while it runs.
-    ``calls`` and ``asked`` (of the store) are those that have come and not happened yet.
     """
 
     process: RankProcess
@@ -74,8 +77,6 @@ class _Rank:
     clock_ns: int
     waits: Wait | StoreCall | None = None
     exited: Exited | None = None
-    calls: list[Call] = field(default_factory=list)
-    asked: StoreCall | None = None
     records: dict[int, CallRecord] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
     #: since when it computes, and the spans in which it has
@@ -86,15 +87,21 @@ class _Rank:
     consumed: list[int] = field(default_factory=list)
 
     @property
+    def number(self) -> int:
+        """Return its number."""
+        return self.process.place.rank
+
+    @property
     def idle(self) -> bool:
-        """Return whether it sends nothing more by itself; one that has failed is about to end."""
-        return self.waits is not None or (self.exited is not None and not self.exited.failure)
+        """Return whether it sends nothing more by itself."""
+        return self.waits is not None or self.exited is not None
 
 
 class ScriptDriver:
     """Drives a script on ranks at ``places``; ``records`` are its calls of the last execution.
 
-    ``compile_call`` is the fabric's collectives.
+    ``compile_call`` is the fabric's collectives, ``show`` gets what ranks print, and ``tell`` what
+    is under way.
     """
 
     def __init__(
@@ -103,9 +110,10 @@ class ScriptDriver:
         places: Sequence[RankPlace],
         compile_call: Compile,
         show: Show,
+        tell: Callable[[str], None],
     ) -> None:
         self._fork_server, self._places = fork_server, places
-        self._compile, self._show = compile_call, show
+        self._compile, self._show, self._tell = compile_call, show, tell
         self.records: list[CallRecord] = []
         self._began_ns = 0
         self._computed: Mapping[int, Sequence[Span]] = {}
@@ -116,7 +124,9 @@ class ScriptDriver:
         earlier = self._fork_server.executions
         later = f"-{earlier + 1}" if earlier else ""
         output = RankOutput(folder / f"{FOLDER}{later}", self._show)
-        drive = _Drive(self._fork_server, self._places, self._compile, execution, output)
+        drive = _Drive(
+            self._fork_server, self._places, self._compile, execution, output, self._tell
+        )
         self.records, self._computed = drive.records, drive.computed
         self._began_ns = execution.now_ns
         try:
@@ -140,22 +150,26 @@ class _Drive:
         compile_call: Compile,
         execution: OpenExecution,
         output: RankOutput,
+        tell: Callable[[str], None],
     ) -> None:
         self._fork_server, self._execution, self._output = fork_server, execution, output
+        self._tell = tell
         self._memories = execution.memories
         self._calls = PlacedCalls(compile_call, ROOM_OCTETS)
         self._arenas = {
             rank: Arena(one.path, one.capacity // 2, one.capacity)
             for rank, one in self._memories.items()
         }
-        self._store: dict[str, tuple[bytes, int]] = {}
+        self._store, self._sides = SharedStore(), MessageSides()
         self._failure: str | None = None
         self.records: list[CallRecord] = []
         self._under_way: dict[int, CallRecord] = {}
         self._by_name: dict[str, CallRecord] = {}
-        #: how many calls each rank has made of each group, or of each kind of message
-        self._counts: dict[tuple[object, ...], int] = defaultdict(int)
-        self._matched: dict[tuple[object, ...], CallRecord] = {}
+        #: how many collectives of each group each rank has called
+        self._counts: dict[tuple[str, int], int] = defaultdict(int)
+        self._matched: dict[tuple[str, int], CallRecord] = {}
+        #: the messages of calls whose other side has not come
+        self._one_sided: dict[tuple[int, int], CallRecord] = {}
         #: the calls of a group that have not ended at a rank, in their order
         self._streams: dict[tuple[str, int], deque[CallRecord]] = defaultdict(deque)
         execution.heard, execution.failed = self._heard, self._failed
@@ -181,6 +195,10 @@ class _Drive:
                 ready.register(rank.connection, selectors.EVENT_READ, rank)
             try:
                 self._go_on(ready)
+            except UserError:
+                self._fork_server.kill_ranks()
+                self._drain(ready)
+                raise
             finally:
                 for rank in self._ranks:
                     rank.connection.close()
@@ -190,7 +208,6 @@ class _Drive:
             self._serve(ready)
             for number, rank in enumerate(self._ranks):
                 self._free(number, rank)
-            self._schedule()
             if self._wake():
                 continue
             over = all(rank.exited is not None for rank in self._ranks)
@@ -200,11 +217,16 @@ class _Drive:
                 break
             if not (self._execution.awaits or self._goes_on() or self._dead):
                 raise UserError(self._standstill())
+            self._tell(self._place("its calls under way"))
             happened = self._execution.run()
             self._check()
             if not self._wake() and not happened:
                 raise UserError(self._standstill())
         self._read_rest(ready)
+
+    def _place(self, what: str) -> str:
+        """Return where the script is, for who watches."""
+        return f"the script is at {self._execution.now_ns / 1000:.0f} us of fabric time, {what},"
 
     def _goes_on(self) -> bool:
         """Return whether a call under way will end by itself, or fail: all members are in it."""
@@ -222,7 +244,8 @@ class _Drive:
 
     def _serve(self, ready: selectors.BaseSelector) -> None:
         """Read until no rank sends anything more by itself."""
-        while not all(rank.idle for rank in self._ranks):
+        while busy := [rank.number for rank in self._ranks if not rank.idle]:
+            self._tell(self._place(f"rank{'s' * (len(busy) > 1)} {_listed(busy)} computing"))
             for key, _ in ready.select():
                 self._read(ready, key)
 
@@ -236,8 +259,8 @@ class _Drive:
             for key, _ in found:
                 self._read(ready, key)
         for rank in self._ranks:
-            if rank.process.status and rank.process.place.rank not in self._dead:
-                raise UserError(failure_sentence(rank.process))
+            if rank.process.status and rank.number not in self._dead:
+                raise UserError(self._ended_all(rank, end_of(rank.process)))
 
     def _read(self, ready: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if isinstance(key.data, _Rank):
@@ -255,81 +278,63 @@ class _Drive:
             self._process_exited(ready)
 
     def _process_exited(self, ready: selectors.BaseSelector) -> None:
-        """A process of a rank has ended; if its script has not, that ends all."""
+        """The process of a rank has ended, before its script maybe: that fails at its last word."""
         process = self._fork_server.next_exit()
         rank = self._ranks[process.place.rank]
-        if process.place.rank in self._dead:
+        if rank.number in self._dead:
             return
         with contextlib.suppress(EOFError, OSError):
             while rank.connection.poll():
                 self._handle(rank, rank.connection.recv())
-        if rank.exited is not None and not rank.exited.failure and not process.status:
-            return
-        self._fork_server.kill_ranks()
-        self._drain(ready)
-        failure = "" if rank.exited is None else rank.exited.failure
-        number = process.place.rank
-        raise UserError(
-            f"{failure}, which ended all ranks; what it printed stands in ranks/{number}.stderr"
-            if failure
-            else failure_sentence(process)
-        )
+        if rank.exited is None:
+            self._handle(rank, Exited(rank.busy_ns, end_of(process)))
+
+    def _ended_all(self, rank: _Rank, how: str) -> str:
+        return f"{how}, which ended all ranks{self._output.where(rank.number)}"
 
     def _drain(self, ready: selectors.BaseSelector) -> None:
         """Keep what the ranks have printed before they were ended."""
-        while found := [key for key, _ in ready.select(DRAIN_S) if isinstance(key.data, tuple)]:
-            for key in found:
-                if not self._output.take(*key.data):
-                    ready.unregister(key.fileobj)
-                    self._open_streams -= 1
+        for key in list(ready.get_map().values()):
+            if not isinstance(key.data, tuple):
+                ready.unregister(key.fileobj)
+        while self._open_streams and (found := ready.select(DRAIN_S)):
+            for key, _ in found:
+                self._read(ready, key)
 
     def _handle(self, rank: _Rank, message: object) -> None:
         if isinstance(message, Call | Wait | StoreCall | Exited):
             if message.clock_ns > rank.busy_ns:
                 rank.computed.append((rank.busy_ns, message.clock_ns, "compute"))
             rank.busy_ns = message.clock_ns
-        if isinstance(message, Call):
-            rank.calls.append(message)
-        elif isinstance(message, Wait):
-            rank.clock_ns, rank.waits = message.clock_ns, message
-            rank.consumed += message.consumed
-        elif isinstance(message, StoreCall):
-            rank.clock_ns, rank.waits, rank.asked = message.clock_ns, message, message
-        elif isinstance(message, Exited):
-            rank.clock_ns, rank.exited = message.clock_ns, message
-            rank.consumed += message.consumed
+        execution, number = self._execution, rank.number
+        match message:
+            case Call():
+                order = (_CALLED, number, message.number)
+                execution.at(message.clock_ns, order, partial(self._arrive, message))
+            case Wait():
+                rank.clock_ns, rank.waits = message.clock_ns, message
+                rank.consumed += message.consumed
+                if message.until_ns is not None:
+                    execution.at(message.until_ns, (_POLLED, number), execution.stop)
+            case StoreCall():
+                rank.clock_ns, rank.waits = message.clock_ns, message
+                serve = partial(self._serve_store, rank, message)
+                execution.at(message.clock_ns, (_STORED, number), serve)
+            case Exited():
+                rank.clock_ns, rank.exited, rank.waits = message.clock_ns, message, None
+                rank.consumed += message.consumed
+                if message.failure:
+                    execution.at(message.clock_ns, (_FAILED, number), partial(self._fail, rank))
 
     def _serve_store(self, rank: _Rank, asked: StoreCall) -> None:
         """Answer ``asked``, or leave the rank waiting for keys that are not there yet."""
         if rank.waits is not asked:
             return  # its GPU has died
-        store, now = self._store, asked.clock_ns
-        value: object = None
-        key = asked.keys[0] if asked.keys else ""
-        if asked.operation in ("get", "wait"):
-            if any(one not in store for one in asked.keys):
-                return
-            now = max(now, *(store[one][1] for one in asked.keys))
-            value = store[key][0]
-        elif asked.operation == "set":
-            store[key] = asked.value, now
-        elif asked.operation == "add":
-            count = int(store.get(key, (b"0", 0))[0]) + asked.amount
-            store[key] = str(count).encode(), max(now, store.get(key, (b"", 0))[1])
-            value = count
-        elif asked.operation == "check":
-            value = all(one in store for one in asked.keys)
-        elif asked.operation == "delete":
-            value = store.pop(key, None) is not None
-        elif asked.operation == "count":
-            value = len(store)
-        elif asked.operation == "compare":
-            old, _, new = asked.value.partition(b"\0")
-            if key not in store or store[key][0] == old:
-                store[key] = new, now
-            value = store[key][0]
-        rank.waits, rank.busy_ns = None, now
-        rank.connection.send(StoreAnswer(now, value))
+        answer = self._store.answer(asked)
+        if answer is None:
+            return
+        rank.waits, rank.busy_ns = None, answer.clock_ns
+        _say(rank, answer)
         self._execution.stop()
         if asked.operation in ("set", "add", "compare"):
             self._serve_waiting()
@@ -344,21 +349,6 @@ class _Drive:
 
     # -- who goes on ---------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        """Have calls that were made happen at their times."""
-        for number, rank in enumerate(self._ranks):
-            for call in rank.calls:
-                order = (_CALLED, number, call.number)
-                self._execution.at(call.clock_ns, order, partial(self._arrive, call))
-            rank.calls.clear()
-            if rank.asked is not None:
-                serve = partial(self._serve_store, rank, rank.asked)
-                self._execution.at(rank.asked.clock_ns, (_STORED, number), serve)
-                rank.asked = None
-            wait = rank.waits
-            if isinstance(wait, Wait) and wait.until_ns is not None:
-                self._execution.at(wait.until_ns, (_POLLED, number), self._execution.stop)
-
     def _wake(self) -> bool:
         """Let ranks go on that wait for nothing any more; return whether there are any."""
         now = self._execution.now_ns
@@ -370,16 +360,17 @@ class _Drive:
             due = wait.until_ns is not None and wait.until_ns <= now
             if not due and not all(self._is_over(rank, one) for one in wait.numbers):
                 continue
+            own = rank.number
             ended = [one for one in wait.numbers if self._is_over(rank, one)]
             waited_for = [rank.records[one] for one in wait.numbers if one in rank.records]
-            results: dict[int, tuple[int, int]] = {}
+            results: dict[int, tuple[int, int, int]] = {}
             for number in ended:
                 if number in rank.records:
                     record = rank.given[number] = rank.records.pop(number)
-                    own = rank.process.place.rank
-                    octets = record.calls[own].result_octets
+                    call = record.calls[own]
                     begin = record.places[own].get(OUTPUT, 0) + record.results.get(own, 0)
-                    results[number] = begin, octets
+                    sender = record.members[0] if call.kind == RECEIVE else -1
+                    results[number] = begin, call.result_octets, sender
             errors = {one: rank.errors[one] for one in ended if one in rank.errors}
             rank.waits = None
             rank.clock_ns = max(rank.clock_ns, now)
@@ -387,9 +378,8 @@ class _Drive:
                 rank.clock_ns = max(rank.clock_ns, min(now, wait.until_ns))
             rank.busy_ns = rank.clock_ns
             for record in waited_for:
-                own = rank.process.place.rank
                 record.waited[own] = record.waited.get(own, 0) + rank.clock_ns - wait.clock_ns
-            rank.connection.send(Woken(rank.clock_ns, results, errors))
+            _say(rank, Woken(rank.clock_ns, results, errors))
             woken = True
         return woken
 
@@ -397,7 +387,7 @@ class _Drive:
         if number in rank.errors:
             return True
         record = rank.records.get(number)
-        return record is not None and rank.process.place.rank in record.ended
+        return record is not None and rank.number in record.ended
 
     def _awaited(self, rank: _Rank, number: int) -> bool:
         return isinstance(rank.waits, Wait) and number in rank.waits.numbers
@@ -410,6 +400,11 @@ class _Drive:
         self._failure = self._failure or failure
         self._execution.stop()
 
+    def _fail(self, rank: _Rank) -> None:
+        """The script of ``rank`` fails now, which ends all."""
+        if rank.number not in self._dead and rank.exited is not None:
+            self._stop(self._ended_all(rank, rank.exited.failure))
+
     # -- calls, in the fabric's time -----------------------------------------------------------
 
     def _arrive(self, call: Call) -> None:
@@ -421,51 +416,68 @@ class _Drive:
             rank.errors[call.number] = self._lost[call.rank]
             self._execution.stop()
             return
-        record = self._record_of(call)
+        find = self._message_of if call.kind in POINT_TO_POINT else self._collective_of
+        record = find(call)
         if record is None:
             return
-        rank.records[call.number] = record
         try:
             self._begin(call, record)
         except (ArenaFullError, UserError) as refused:
             self._stop(f"{call.words()}: {refused}")
 
-    def _record_of(self, call: Call) -> CallRecord | None:
+    def _collective_of(self, call: Call) -> CallRecord | None:
         """Return the record that ``call`` belongs to; None if it contradicts that of another."""
-        if call.kind in POINT_TO_POINT:
-            ends = [call.members[call.root], call.rank]
-            members = tuple(reversed(ends) if call.kind == SEND else ends)
-            key: tuple[object, ...] = (call.group, *members, call.tag)
-            side: tuple[object, ...] = (*key, call.kind)
-        else:
-            members, key = call.members, (call.group,)
-            side = *key, call.rank
-        count = self._counts[side]
-        self._counts[side] += 1
-        record = self._matched.get((*key, count))
+        group, members = call.group, call.members
+        count = self._counts[group, call.rank]
+        self._counts[group, call.rank] += 1
+        record = self._matched.get((group, count))
         if record is None:
-            record = CallRecord(len(self.records), call.group, members)
-            self._matched[*key, count] = record
-            self.records.append(record)
-            self._under_way[record.number] = record
-            self._by_name[record.over] = self._by_name[record.relayed] = record
-        elif not self._agree(record.first, call):
+            record = self._matched[group, count] = self._new_record(group, members)
+        elif record.first.shared != call.shared:
             self._stop(
-                f"ranks of group {call.group!r} do not agree on its call number {count + 1}: "
+                f"ranks of group {group!r} do not agree on its call number {count + 1}: "
                 f"{record.first.words()}, but {call.words()}; have all call the same in one order"
             )
             return None
-        record.calls[call.rank] = call
+        self._enter(call, record)
         if len(record.calls) == len(members):
-            del self._matched[*key, count]
-        if call.kind not in POINT_TO_POINT:
-            self._streams[call.group, call.rank].append(record)
+            del self._matched[group, count]
+        self._streams[group, call.rank].append(record)
         return record
 
-    def _agree(self, one: Call, other: Call) -> bool:
-        if one.kind in POINT_TO_POINT:
-            return (one.octets, one.dtype) == (other.octets, other.dtype)
-        return one.shared == other.shared
+    def _message_of(self, call: Call) -> CallRecord | None:
+        """Return the record of a message; None while nobody knows who sends it."""
+        other = self._sides.partner(call)
+        if other is None and call.root == ANY:
+            return None
+        if other is not None and (other.octets, other.dtype) != (call.octets, call.dtype):
+            self._stop(
+                f"{other.words()} ({other.dtype}) meets {call.words()} ({call.dtype}); have both "
+                "sides of a message take the same tensors"
+            )
+            return None
+        known = self._one_sided.pop((other.rank, other.number), None) if other else None
+        if known is None:
+            send = call if call.kind == SEND or other is None else other
+            ends = (send.rank, send.members[send.root])
+            known = self._new_record(call.group, ends if send.kind == SEND else ends[::-1])
+            if other is None:
+                self._one_sided[call.rank, call.number] = known
+            else:
+                self._enter(other, known)
+        self._enter(call, known)
+        return known
+
+    def _new_record(self, group: str, members: tuple[int, ...]) -> CallRecord:
+        record = CallRecord(len(self.records), group, members)
+        self.records.append(record)
+        self._under_way[record.number] = record
+        self._by_name[record.over] = self._by_name[record.relayed] = record
+        return record
+
+    def _enter(self, call: Call, record: CallRecord) -> None:
+        record.calls[call.rank] = call
+        self._ranks[call.rank].records[call.number] = record
 
     def _begin(self, call: Call, record: CallRecord) -> None:
         """Begin the part of ``call``, and before the whole if it can be known now."""
@@ -627,7 +639,8 @@ class _Drive:
         stated = f"{result.error}: {result.detail}"
         self._lost[result.rank] = stated
         rank = self._ranks[result.rank]
-        for number in rank.records:
+        waits = rank.waits.numbers if isinstance(rank.waits, Wait) else ()
+        for number in {*rank.records, *waits}:
             if not self._is_over(rank, number):
                 rank.errors[number] = stated
         self._execution.stop()
@@ -655,8 +668,10 @@ class _Drive:
     def _waiting(self, rank: _Rank, number: int) -> str:
         record = rank.records.get(number)
         if record is None:
-            return f"rank {rank.process.place.rank} waits for its call number {number}"
-        return self._missing(record, record.calls[rank.process.place.rank])
+            call = self._sides.named(rank.number, number)
+            what = f"call number {number}" if call is None else call.words()
+            return f"rank {rank.number} waits for {what}"
+        return self._missing(record, record.calls[rank.number])
 
     def _missing(self, record: CallRecord, call: Call) -> str:
         died = sorted(self._dead.intersection(record.places or record.members))
@@ -667,10 +682,19 @@ class _Drive:
             return f"{call.words()} is under way"
         ended = [one for one in missing if self._ranks[one].exited is not None]
         own = self._ranks[missing[0]].waits if len(missing) == 1 else None
-        names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         what = "have not called it" if len(missing) > 1 else "has not called it"
         if len(ended) == len(missing):
             what += " and " + ("have ended" if len(missing) > 1 else "has ended")
         elif isinstance(own, Wait):
             what += f" and waits at {own.site}"
-        return f"{call.words()} waits for rank{'s' * (len(missing) > 1)} {names}, which {what}"
+        whom = f"rank{'s' * (len(missing) > 1)} {_listed(missing)}"
+        return f"{call.words()} waits for {whom}, which {what}"
+
+
+def _say(rank: _Rank, answer: Woken | StoreAnswer) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end will be reported
+        rank.connection.send(answer)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

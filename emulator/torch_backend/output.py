@@ -52,6 +52,12 @@ class RankOutput:
             self._files[key] = path.open("ab", buffering=0)
         self._files[key].write(octets)
 
+    def where(self, rank: int) -> str:
+        """Return where what ``rank`` printed stands, as the end of a sentence."""
+        if self._folder is None:
+            return ""
+        return f"; what it printed stands in {self._folder.name}/{rank}.{NAMES[2]}"
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():

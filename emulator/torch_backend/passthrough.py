@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from emulator.errors import UserError
 from emulator.torch_backend.launching import ForkServer, RankPlace, RankProcess
-from emulator.torch_backend.output import FOLDER, RankOutput
+from emulator.torch_backend.output import RankOutput
 
 #: After all ranks have ended, their streams are read until nothing comes for so long (s).
 DRAIN_S = 0.5
@@ -41,7 +41,8 @@ def run_alone(fork_server: ForkServer, places: Sequence[RankPlace], output: Rank
                     open_streams -= 1
     fork_server.end_ranks()
     if failed is not None:
-        raise UserError(failure_sentence(failed))
+        where = output.where(failed.place.rank)
+        raise UserError(f"{end_of(failed)}, which ended all others{where}")
 
 
 def watch_streams(ready: selectors.BaseSelector, ranks: Sequence[RankProcess]) -> int:
@@ -52,18 +53,15 @@ def watch_streams(ready: selectors.BaseSelector, ranks: Sequence[RankProcess]) -
     return sum(len(process.streams) for process in ranks)
 
 
-def failure_sentence(process: RankProcess) -> str:
-    """Return the sentence on a rank whose process has failed."""
+def end_of(process: RankProcess) -> str:
+    """Return how the process of a rank, which has failed, has ended."""
     status, rank = process.status or 0, process.place.rank
     if status < 0:
         why = "; has the machine run out of memory?" if -status == signal.SIGKILL else ""
         how = f"was killed by signal {-status} ({signal.Signals(-status).name}{why})"
     else:
         how = f"ended with status {status}" + " before its script was over" * (not status)
-    return (
-        f"rank {rank} of the script (process {process.pid}) {how}, which ended all others; what it "
-        f"printed stands in {FOLDER}/{rank}.stderr"
-    )
+    return f"rank {rank} of the script (process {process.pid}) {how}"
 
 
 def free_port() -> int:

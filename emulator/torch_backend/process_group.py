@@ -20,6 +20,7 @@ from emulator.torch_backend.calls import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
+    ANY,
     BARRIER,
     BROADCAST,
     GATHER,
@@ -101,10 +102,12 @@ def _fill(tensors: Tensors, octets: npt.NDArray[np.uint8]) -> None:
 class UetemuWork(dist.Work):
     """A call under way; its result is in ``outputs`` once it is waited for."""
 
-    def __init__(self, link: RankLink, number: int, outputs: Tensors, source: int = -1) -> None:
+    def __init__(
+        self, link: RankLink, number: int, outputs: Tensors, members: Sequence[int]
+    ) -> None:
         super().__init__()
         self._link, self._number, self._outputs = link, number, list(outputs)
-        self._source = source
+        self._members, self._source = members, -1
         self._done = False
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -113,11 +116,13 @@ class UetemuWork(dist.Work):
         if self._done:
             return True
         try:
-            octets = self._link.wait(self._number)
+            octets, sender = self._link.wait(self._number)
         except RuntimeError as failure:
             raise dist.DistBackendError(str(failure)) from None
         _fill(self._outputs, octets)
         self._link.taken(self._number)
+        if sender >= 0:
+            self._source = self._members.index(sender)
         self._done = True
         if self._future is not None and not self._future.done():
             self._future.set_result(self._outputs)
@@ -234,7 +239,6 @@ class UetemuGroup(dist.ProcessGroup):
             piece = _as_octets(one)
             link.octets[at : at + len(piece)] = piece
             at += len(piece)
-        origin = more.pop("origin", -1)
         fields: dict[str, Any] = {"group": self._name, "members": self._members, **more}
         number = link.call(
             Call(
@@ -250,7 +254,7 @@ class UetemuGroup(dist.ProcessGroup):
                 **fields,
             )
         )
-        work = UetemuWork(link, number, outputs, origin)
+        work = UetemuWork(link, number, outputs, self._members)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -412,13 +416,13 @@ class UetemuGroup(dist.ProcessGroup):
         return self._message(SEND, tensors, [], destination, tag)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> dist.Work:
-        return self._message(RECEIVE, [], tensors, source, tag, origin=source)
+        return self._message(RECEIVE, [], tensors, source, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
-        raise _refusal("recv from any source; name the sender")
+        return self._message(RECEIVE, [], tensors, ANY, tag)
 
     def _message(
-        self, kind: str, sent: Tensors, received: Tensors, peer: int, tag: int, **more: Any
+        self, kind: str, sent: Tensors, received: Tensors, peer: int, tag: int
     ) -> UetemuWork:
         if peer == self.rank():
             raise _refusal(f"{kind} of a rank with itself; copy the tensor")
@@ -431,7 +435,6 @@ class UetemuGroup(dist.ProcessGroup):
             dtype=_dtype(tensors, kind),
             root=peer,
             tag=tag,
-            **more,
         )
 
     def _check_parts(self, what: str, parts: Tensors, own: torch.Tensor) -> None:

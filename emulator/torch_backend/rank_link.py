@@ -53,21 +53,37 @@ class RankLink:
         self.clock: Clock = Computing(kind=NONE).clock(rank)
         self._number = 0
         self._pid, self._lock = os.getpid(), threading.Lock()
+        #: the one that calls; another one may once it has ended
+        self._thread: threading.Thread | None = None
+        #: why another one was refused, which the script may not have noticed
+        self._refused = ""
         self._sources: dict[int, int] = {}
         self._consumed: list[int] = []
-        self._ended: dict[int, tuple[int, int]] = {}
+        self._ended: dict[int, tuple[int, int, int]] = {}
         self._errors: dict[int, str] = {}
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the rank's other threads from the connection; refuse the processes it has forked."""
+    def _alone(self) -> Iterator[threading.Thread | None]:
+        """Refuse threads beside the one that calls, and the processes that the rank has forked.
+
+        Autograd's threads, which are not Python's, may call: who has begun the pass waits for them.
+        """
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"a process that rank {self.rank} has started calls torch.distributed; let the "
                 "ranks alone call it"
             )
+        own, known = threading.current_thread(), self._thread
+        foreign = isinstance(own, threading._DummyThread)  # noqa: SLF001
+        if known is not None and own is not known and known.is_alive() and not foreign:
+            self._refused = (
+                f"thread {own.name} of rank {self.rank} calls torch.distributed beside {known.name}"
+                ", and the host would decide whose call is first; have one thread make all calls, "
+                "or begin once the other has ended"
+            )
+            raise RuntimeError(self._refused)
         with self._lock:
-            yield
+            yield known if foreign else own
 
     @property
     def clock_ns(self) -> int:
@@ -87,7 +103,7 @@ class RankLink:
 
     def call(self, call: Call) -> int:
         """Begin ``call``, whose number and clock are set here; return its number."""
-        with self._alone():
+        with self._alone() as self._thread:
             self._number += 1
             self.clock.before_call()
             made = replace(call, number=self._number, clock_ns=self.clock_ns, rank=self.rank)
@@ -95,17 +111,18 @@ class RankLink:
             self._connection.send(made)
             return made.number
 
-    def wait(self, number: int) -> npt.NDArray[np.uint8]:
-        """Return the octets of the result of call ``number`` once it has ended.
+    def wait(self, number: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """Return the result of call ``number`` once it has ended, and the rank that has sent it.
 
-        They are there until :meth:`taken`.  RuntimeError with the reason if it has failed.
+        The octets are there until :meth:`taken`; the rank is -1 but of a message that was received.
+        RuntimeError with the reason if the call has failed.
         """
         if number not in self._ended and number not in self._errors:
             self._ask((number,), None)
         if number in self._errors:
             raise RuntimeError(self._errors[number])
-        at, octets = self._ended[number]
-        return self.octets[at : at + octets]
+        at, octets, sender = self._ended[number]
+        return self.octets[at : at + octets], sender
 
     def taken(self, number: int) -> None:
         """Give back what call ``number`` has in the memory."""
@@ -147,4 +164,5 @@ class RankLink:
 
     def end(self, failure: str = "") -> None:
         """Tell that the script is over."""
+        failure = failure or self._refused
         self._connection.send(Exited(self.clock_ns, failure, tuple(self._consumed)))

@@ -84,7 +84,8 @@ def _sentence(error: BaseException, rank: int) -> str:
             f"rank {rank} asks for CUDA{where}, which is not here ({words[0]}); --map-cuda has the "
             "CPU stand for it"
         )
-    return f"rank {rank} raised {type(error).__name__}{where}: {words[0].rstrip('.:')}"
+    said = f": {words[0].rstrip('.:')}" if words[0] else ""
+    return f"rank {rank} raised {type(error).__name__}{where}{said}"
 
 
 def _without_ours(error: BaseException) -> BaseException:

@@ -101,6 +101,15 @@ if rank == 1:
     tensor = torch.empty(5000)
     assert dist.recv(tensor, 0) == 0
     check("send", tensor, of(0, 5000))
+if rank == 0:
+    senders = []
+    for _ in range(1, size):
+        tensor = torch.empty(100)
+        senders.append(dist.recv(tensor))
+        check("from any rank", tensor, of(senders[-1], 100))
+    assert sorted(senders) == [1, 2, 3], senders
+else:
+    dist.send(of(rank, 100), 0)
 tensor, after, before = torch.empty(333), (rank + 1) % size, (rank - 1) % size
 for one in dist.batch_isend_irecv([
     dist.P2POp(dist.isend, of(rank, 333), after), dist.P2POp(dist.irecv, tensor, before),

@@ -35,6 +35,18 @@ ENDS = {
         "if rank == 3:\n    raise KeyError('weights')\ndist.all_reduce(torch.ones(4))\n",
         "rank 3 raised KeyError at train.py:9: 'weights', which ended all ranks",
     ),
+    "two exceptions": (  # and the host comes to the first one last
+        "import time\nif rank == 0:\n    torch.ones(1024, 1024) @ torch.ones(1024, 1024)\n"
+        "    raise KeyError\n"
+        "if rank == 3:\n    time.sleep(0.5)\n    raise ValueError('early')\n"
+        "dist.all_reduce(torch.ones(4))\n",
+        "rank 3 raised ValueError at train.py:14: early, which ended all ranks; what it printed",
+    ),
+    "two threads": (
+        "import threading\nother = threading.Thread(target=dist.barrier, name='saver')\n"
+        "other.start()\nother.join()\ndist.barrier()\n",
+        "calls torch.distributed beside MainThread, and the host would decide",
+    ),
     "a kill": (
         "import os\nif rank == 3:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(torch.ones(4))\n",
         "was killed by signal 9 (SIGKILL; has the machine run out of memory?), which ended all",
@@ -44,7 +56,7 @@ ENDS = {
 
 
 #: In the usual run, where each costs seconds.
-_USUAL = ("other kinds", "a rank that does not call", "an exception")
+_USUAL = ("other kinds", "a rank that does not call", "two exceptions")
 
 
 @pytest.mark.parametrize(
