@@ -54,8 +54,9 @@ from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
+from emulator.run.measures import flow_times
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS
+from emulator.run.report.result_table import FLOW_COLUMNS, TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.flows import (
     Flow,
@@ -79,6 +80,7 @@ COLUMNS = (
         "goodput_share", "of link", "(%)", 8, 1, percent=True, words="goodput was {} % of the link"
     ),
     TableColumn("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
+    *FLOW_COLUMNS,
     *TRAFFIC_COLUMNS[5:],
 )
 RECEIVER = 0
@@ -178,7 +180,10 @@ def measures(
     """Return the values of a row beyond time and ideal."""
     capacity = nic_payload_gbps(topology, RECEIVER, outcome.wire) if outcome.wire else None
     hot = switch_port(topology, RECEIVER)
-    return traffic.measured(topology, outcome, capacity_gbps=capacity, bottleneck=hot)
+    return {
+        **traffic.measured(topology, outcome, capacity_gbps=capacity, bottleneck=hot),
+        **flow_times.measured(topology, outcome),
+    }
 
 
 def capture(parameters: Parameters, topology: Topology) -> str:

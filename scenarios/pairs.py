@@ -33,8 +33,9 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
+from emulator.run.measures import flow_times
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS
+from emulator.run.report.result_table import FLOW_COLUMNS, TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import (
     WARMUPS,
@@ -60,6 +61,7 @@ COLUMNS = (
         percent=True,
         words="goodput was {} % of what the NICs carry",
     ),
+    *FLOW_COLUMNS,
     *TRAFFIC_COLUMNS[5:],
 )
 #: Octets of a probe.
@@ -146,7 +148,10 @@ def measures(
         wire = outcome.wire
         to = sorted(traffic.receivers(outcome))
         capacity = sum(nic_payload_gbps(topology, rank, wire) for rank in to) or None
-    return traffic.measured(topology, outcome, capacity_gbps=capacity)
+    return {
+        **traffic.measured(topology, outcome, capacity_gbps=capacity),
+        **flow_times.measured(topology, outcome),
+    }
 
 
 def capture(parameters: Parameters, topology: Topology) -> str:

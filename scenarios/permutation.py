@@ -41,8 +41,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.result_rows import TableColumn
+from emulator.run.measures import flow_times
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS
+from emulator.run.report.result_table import FLOW_COLUMNS, TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import (
     Flow,
@@ -67,6 +68,7 @@ COLUMNS = (
         percent=True,
         words="goodput was {} % of what the NICs carry",
     ),
+    *FLOW_COLUMNS,
     *TRAFFIC_COLUMNS[5:],
 )
 
@@ -106,7 +108,10 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
+    return {
+        **traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome)),
+        **flow_times.measured(topology, outcome),
+    }
 
 
 def all_nics_gbps(topology: Topology, outcome: Outcome) -> float | None:

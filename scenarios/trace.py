@@ -38,13 +38,13 @@ several rows of the trace (transports, seeds), the files are those of the last o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.arithmetic import percentile
-from emulator.run.report.result_table import FABRIC_COLUMNS
+from emulator.run.measures import flow_times
+from emulator.run.report.result_table import FABRIC_COLUMNS, FLOW_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.traces import trace_report
 from scenarios.traces.format_registry import ReadOptions
@@ -55,6 +55,8 @@ from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
 
+_NAMED = ("mean", "p50", "p99", "max")
+_ALWAYS = [f"fct_{name}_us" for name in _NAMED]
 COLUMNS = (
     TableColumn("trace", "trace", "", 20),
     TableColumn("ranks", "ranks", "", 6),
@@ -66,10 +68,8 @@ COLUMNS = (
     TableColumn("compute_scale", "compute", "scale", 8, digits=3, rank=4),
     TableColumn("compute_us", "compute", "(us)", rank=2),
     TableColumn("time_us", "time", "(us)"),
-    TableColumn("message_mean_us", "FCT", "mean", 8),
-    TableColumn("message_p50_us", "FCT", "p50", 8),
-    TableColumn("message_p99_us", "FCT", "p99", 8),
-    TableColumn("message_max_us", "FCT", "max us", 8),
+    TableColumn("fct_mean_us", "FCT", "mean", 8),
+    *(replace(column, rank=0 if column.key in _ALWAYS else 30) for column in FLOW_COLUMNS),
     *FABRIC_COLUMNS[:2],
     TableColumn(
         "exposed",
@@ -166,26 +166,16 @@ def measures(
     runs = replay.runs(outcome.iterations[-1]) if outcome.iterations else []
     written = trace_report.write_files(parameters.write, replay, runs, outcome)
     busy = float(replay.compute_ns())
+    flows = flow_times.measured(topology, outcome, each_message=True, own=replay.own_messages)
+    if flows:
+        flows["flows"] = replay.messages
+        # The names of these values in a trace, from before other scenarios had them.
+        flows |= {f"message_{name}_us": flows[f"fct_{name}_us"] for name in _NAMED}
     return {
-        **_flow_times(replay, outcome),
+        **flows,
         "exposed": 1 - busy / outcome.mean_ns,
         "collective_times": trace_report.collective_rows(runs),
         "written": written,
-    }
-
-
-def _flow_times(replay: Replay, outcome: Outcome) -> Mapping[str, object]:
-    """Return the flow completion times of the trace's messages, over all iterations (us)."""
-    times = [replay.flow_times_ns(one) / 1000 for one in outcome.iterations if replay.messages]
-    found = sorted(float(time) for each in times for time in each)
-    if not found:
-        return {}
-    return {
-        "flows": len(times[-1]),
-        "message_mean_us": sum(found) / len(found),
-        "message_p50_us": percentile(found, 0.5),
-        "message_p99_us": percentile(found, 0.99),
-        "message_max_us": found[-1],
     }
 
 

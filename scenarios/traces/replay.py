@@ -463,12 +463,8 @@ class Replay:
             if begin
         ]
 
-    def flow_times_ns(self, iteration: Iteration) -> npt.NDArray[np.int64]:
-        """Return the completion times of the trace's own messages in ``iteration``.
-
-        One is from the start of its send until the data are in the receiver's memory and verified.
-        Messages of collectives are not among them.
-        """
+    def own_messages(self, iteration: Iteration) -> npt.NDArray[np.bool_]:
+        """Return which messages of ``iteration`` are the trace's own, and not of collectives."""
         of_collective = np.zeros(len(iteration), bool)
         with only_operations_of(()):
             spans = self._written()[1] if self.collectives else []
@@ -481,8 +477,7 @@ class Replay:
             firsts, behinds = np.array(sorted(ends_of)).T
             at = np.searchsorted(firsts, iteration.send[here], "right") - 1
             of_collective[here] = (at >= 0) & (iteration.send[here] < behinds[at])
-        own = ~of_collective & (iteration.end_ns >= 0)
-        return iteration.end_ns[own] - iteration.start_ns[own]
+        return ~of_collective
 
     # -- how it is made --------------------------------------------------------------------------
 

@@ -56,6 +56,9 @@ OF: Mapping[str, tuple[str, ...]] = {
     "trace ranks": ("4",),
     "storage_rdma work": ("dataset,restore",),
     "trace write": ("written.goal",),
+    "poisson load": ("0.9",),
+    "poisson sizes": ("websearch",),
+    "incast_load": ("0.9",),
 }
 #: Other parameters, as NAME=VALUE, beside which one has an effect; likewise.
 BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -86,6 +89,9 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
     "storage_rdma depth": ("command=4KiB",),
     "protocol": ("library=nccl",),
     "cut": ("library=nccl",),
+    "poisson incast": ("load=0.1", "flows=100"),
+    "incast_size": ("incast=1", "incast_load=1"),
+    "incast_load": ("incast=1", "incast_size=4KiB"),
 }
 #: What is refused with every value here, or has one value alone, and why that is right.
 REASONS: Mapping[str, str] = {
@@ -132,6 +138,7 @@ IDLE = (
     ("llm", "zero=3", "bucket=1MiB"),
     ("llm", "dp=2", "elastic=on"),
     ("pfcstorm", "rows=none", "storm_for=1us"),
+    ("poisson", "incast=0", "incast_load=0.5"),
     ("pfcstorm", "rows=none,storm", "watchdog=1us"),
     ("storage_rdma", "work=restore", "shards=4"),
     ("storage_rdma", "work=dataset", "state=64KiB"),

@@ -344,7 +344,7 @@ class _Bound:
         rate, delay = np.empty(len(self.pairs)), np.empty(len(self.pairs))
         failure: tuple[object, str] | None = None
         for place, (source, destination, writes) in enumerate(self.pairs.ends()):
-            speed = (self._write if writes else self._copy)(source, destination)
+            speed = speed_between(self.topology, self.scale_up, source, destination, writes=writes)
             if speed is None:
                 speed = math.inf, 0.0
                 send = int(self.graph.send[self.pairs.first[place]])
@@ -357,17 +357,21 @@ class _Bound:
         octets += np.where(self.messages.writes, self._packets() * self.wire.around_bytes, 0)
         return octets * 8e9 / rate[self.pairs.of], delay
 
-    def _write(self, source: int, destination: int) -> tuple[float, float]:
-        """Rate (bit/s) and delay (ns) of the fabric between two ranks."""
-        here, there = self.gpus[source].name, self.gpus[destination].name
-        slower = min(nic_rate_bps(self.topology, here), nic_rate_bps(self.topology, there))
-        return slower, spans_from(self.topology, here).get(there, NOWHERE).delay_ns
 
-    def _copy(self, source: int, destination: int) -> tuple[float, float] | None:
-        """Rate and latency of the scale-up network between two ranks; None: it joins them not."""
-        here, there = self.gpus[source].name, self.gpus[destination].name
-        rate_bps = self.scale_up.peers(here).get(there)
-        return None if rate_bps is None else (rate_bps, self.scale_up.network(here).latency_ns)
+def speed_between(
+    topology: Topology, scale_up: ScaleUpDomains, source: int, destination: int, *, writes: bool
+) -> tuple[float, float] | None:
+    """Return the rate (bit/s) and the delay (ns) that a message between two ranks has at best.
+
+    It goes over the fabric if it is one of ``writes``, else over the scale-up network; None: that
+    joins them not.
+    """
+    here, there = topology.gpus[source].name, topology.gpus[destination].name
+    if not writes:
+        rate_bps = scale_up.peers(here).get(there)
+        return None if rate_bps is None else (rate_bps, scale_up.network(here).latency_ns)
+    slower = min(nic_rate_bps(topology, here), nic_rate_bps(topology, there))
+    return slower, spans_from(topology, here).get(there, NOWHERE).delay_ns
 
 
 CLOCK_NS = 1

@@ -44,6 +44,14 @@ def _us(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / 1000
 
 
+_SHARES = {
+    "mean": "mean",
+    "p50": "median",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "max": "the largest",
+}
+
 _EVERY: tuple[Metric[MeasuredTrial], ...] = (
     Metric("transport", "what the row ran with", heading="transport", observed_at=INPUT, place=10),
     Metric("switch", "what the row ran with", heading="switch", observed_at=INPUT, place=20),
@@ -671,6 +679,37 @@ _TRAFFIC: tuple[Metric[MeasuredTraffic], ...] = (
     ),
 )
 
+#: Of scenarios whose flows have completion times; :mod:`emulator.run.measures.flow_times` has them.
+_OF_FLOWS: tuple[Metric[MeasuredTraffic], ...] = (
+    *(
+        Metric(
+            f"fct_{name}_us",
+            f"{words} of the flows' completion times, from a flow's start until all of it is"
+            " verified",
+            heading=f"FCT {name}",
+            unit="us",
+            observed_at=ENDPOINT,
+            better=-1,
+            place=place,
+        )
+        for place, (name, words) in enumerate(_SHARES.items(), 151)
+    ),
+    *(
+        Metric(
+            f"slowdown_{name}",
+            f"{words} of the flows' slowdowns: completion time over the computed one of the same"
+            " flow alone",
+            heading=f"slowdown {name}",
+            unit="times",
+            observed_at=ENDPOINT,
+            better=-1,
+            place=place,
+        )
+        for place, (name, words) in enumerate(_SHARES.items(), 201)
+    ),
+    Metric("fct_by_size", "the same values for the flows of each size class"),
+)
+
 _COMPARED: tuple[Metric[MeasuredTraffic], ...] = (
     Metric(
         "payload_bytes",
@@ -708,5 +747,5 @@ _COMPARED: tuple[Metric[MeasuredTraffic], ...] = (
 )
 
 register("every", _EVERY)
-register("traffic", _TRAFFIC)
+register("traffic", (*_TRAFFIC, *_OF_FLOWS))
 register("compared", _COMPARED)

@@ -5,10 +5,13 @@ That is waits for timers and windows, and needless repeats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 
 Row = Mapping[str, object]
 
+_SHARES = ("p50", "p95", "p99", "max")
 #: Part of a row's time from which on a last flow by itself is told.
 TAIL = 0.1
 
@@ -60,6 +63,39 @@ def last_lines(rows: Sequence[Row], name: Callable[[Row], str | None]) -> Iterat
             f"{_number(row, 'last_flow_us'):.1f} us; it had {share:.1f} % of its NIC's rate then, "
             f"held back by {row['last_flow_waited_for']}"
         )
+
+
+def flow_lines(rows: Sequence[Row], name: Callable[[Row], str | None]) -> Iterator[str]:
+    """Yield for each row with flows of several sizes a table of their times by size.
+
+    With several seeds values are medians over them, beside the least and the most slowdown p99.
+    """
+    of_seeds: dict[object, list[Row]] = {}
+    for row in rows:
+        of_seeds.setdefault(row.get("seed"), []).append(row)
+    for number, alike in enumerate(zip(*of_seeds.values(), strict=False), 1):
+        by_size: dict[int, list[Mapping[str, float]]] = {}
+        for row in alike:
+            for one in row.get("fct_by_size") or ():
+                by_size.setdefault(one["up_to_bytes"] or 0, []).append(one)
+        if len(by_size) < 2:
+            continue
+        seeds = len(alike) > 1
+        transport = name(alike[0])
+        told = f"Flows of row {number}{f', {transport}' if transport else ''}"
+        yield f"{told:<31} {'FCT (us)':^35} {'slowdown':^35}".rstrip()
+        heads = [*_SHARES, *_SHARES, *(("p99 from", "to") if seeds else ())]
+        yield f"  {'size':<20} {'flows':>8}{''.join(f'{head:>9}' for head in heads)}"
+        for bound, ones in sorted(by_size.items(), key=lambda item: item[0] or math.inf):
+            p99 = [one["slowdown_p99"] for one in ones]
+            values = [
+                *(median(one[f"fct_{share}_us"] for one in ones) for share in _SHARES),
+                *(median(one[f"slowdown_{share}"] for one in ones) for share in _SHARES),
+                *((min(p99), max(p99)) if seeds else ()),
+            ]
+            size = f"up to {bound:,} B" if bound else "more"
+            count = f"{median(one['flows'] for one in ones):g}"
+            yield f"  {size:<20} {count:>8}{''.join(f'{value:>9.2f}' for value in values)}"
 
 
 def _alone(row: Row) -> float:

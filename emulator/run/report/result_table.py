@@ -15,7 +15,7 @@ from dataclasses import replace
 from emulator.metrics import table
 from emulator.result_rows import TableColumn
 from emulator.run.faults import disturbance, unfinished
-from emulator.run.report.footers import held_line, last_lines, link_lines, resent_lines
+from emulator.run.report.footers import flow_lines, held_line, last_lines, link_lines, resent_lines
 
 _NO_BLANK = "\0"  # before a blank that is only there for a line to end
 #: Characters that lines of a comparison have at most.
@@ -26,6 +26,17 @@ WIDTH = 120
 FABRIC_COLUMNS = table("nccl")
 #: What traffic scenarios print behind the columns of their own.
 TRAFFIC_COLUMNS = table("traffic")
+#: Completion times of flows, and how many times as long they took as alone; ``--wide`` shows them.
+FLOW_COLUMNS = (
+    *(
+        TableColumn(f"fct_{name}_us", "FCT", f"{name} us", 8, rank=30)
+        for name in ("p50", "p95", "p99", "max")
+    ),
+    *(
+        TableColumn(f"slowdown_{name}", "slowdown", name, 8, rank=30)
+        for name in ("p50", "p95", "p99", "max")
+    ),
+)
 
 
 def heading(columns: Sequence[TableColumn]) -> Iterator[str]:
@@ -150,6 +161,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:  # n
             yield from wrapped("Link layer", line)
     for line in last_lines(rows, lambda row: _transport(result, row)):
         yield from wrapped("Last flow", line)
+    for line in flow_lines(rows, lambda row: _transport({**result, "seeds": 1}, row)):
+        yield f"# {line}"
     for line in resent_lines(rows, lambda row: _transport(result, row)):
         yield from wrapped("Sent again", line)
     parameters = result.get("parameters")

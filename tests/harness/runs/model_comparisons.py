@@ -158,6 +158,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "outcast": _set("size=64KiB", "senders=2", "receivers=2"),
     "pairs": _set("size=64KiB"),
     "permutation": ("--topology", FEW, *_set("sizes=64KiB")),
+    "poisson": ("--topology", FEW, *_set("load=0.5", "sizes=hadoop", "flows=12")),
     "pfcstorm": _set("size=256KiB", "storm_at=3us", "storm_for=20us", "watchdog=10us"),
     "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "state=64KiB"),
     "trace": ("step.csv",),

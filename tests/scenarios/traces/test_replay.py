@@ -259,7 +259,7 @@ def test_completion_times_are_those_of_the_traces_own_messages() -> None:
         writes=np.ones(len(ends), bool),
     )
     assert len(ends) > 1
-    assert replay.flow_times_ns(iteration).tolist() == [70]
+    assert took[replay.own_messages(iteration)].tolist() == [70]
 
 
 def send(peer: int, octets: int = 8, *after: int, line: int = 1) -> TraceSend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.run.report.footers import held_line, resent_lines
+from emulator.run.report.footers import flow_lines, held_line, resent_lines
 
 ROW = {
     "collective": "incast", "size_bytes": 1024, "time_us": 200.0, "frames_lost": 0,
@@ -38,3 +38,26 @@ def test_a_window_that_binds_is_told() -> None:
     line = held_line([ROW, {**ROW, "held_writes": 48}], {"in_flight": 16, "message": 32768})
     assert line is not None
     assert "at most 16 writes of 32768 B under way, and 48 more wait" in line
+
+
+def of_size(bound: int | None, value: float) -> dict[str, object]:
+    shares = ("p50", "p95", "p99", "max")
+    times = {f"fct_{share}_us": value for share in shares}
+    return {"up_to_bytes": bound, "flows": 3, **times, **{f"slowdown_{s}": value for s in shares}}
+
+
+def test_flows_of_several_sizes_have_a_table_over_seeds() -> None:
+    rows = [
+        {**ROW, "seed": seed, "fct_by_size": [of_size(10_000, seed), of_size(None, 9.5)]}
+        for seed in (1, 2, 4)
+    ]
+    title, heading, small, large = flow_lines(rows, lambda row: "uet")
+    assert title.startswith("Flows of row 1, uet")
+    assert heading.split()[-3:] == ["p99", "from", "to"]
+    assert small.split() == ["up", "to", "10,000", "B", "3", *["2.00"] * 8, "1.00", "4.00"]
+    assert large.split()[:3] == ["more", "3", "9.50"]
+
+
+def test_flows_of_one_size_have_none() -> None:
+    row = {**ROW, "seed": 1, "fct_by_size": [of_size(10_000, 1.0)]}
+    assert list(flow_lines([row, {**ROW, "seed": 1}], lambda row: None)) == []
