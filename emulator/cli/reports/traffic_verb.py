@@ -10,11 +10,16 @@ from typing import Any
 
 import click
 
-from emulator.cli.options import result_format
+from emulator.cli.options import PARAMETERS, SEED, option, result_format
 from emulator.cli.plain_tables import page, plain_table
+from emulator.cli.plugin_command import PluginCommand
+from emulator.cli.run_options import chosen, parameter_texts
+from emulator.dataplane.fabric_choice import choose
+from emulator.errors import UserError
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run_folder import RunRecord
-from emulator.report.traffic.tables import Bounds, run_tables
+from emulator.report.traffic.messages import of_schedules
+from emulator.report.traffic.tables import Bounds, run_tables, schedule_tables
 from topologies.units import parse_size, parse_time_ns
 
 #: Characters of a line, and lines of a table that are shown: JSON has all.
@@ -27,9 +32,12 @@ MOST_SERVERS = 12
 _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
 
 
-@click.command("traffic", short_help="count messages, flows, packets, entropy, bursts, idle GPUs")
-@click.argument("sources", metavar="RUN...", nargs=-1, required=True)
+@click.command("traffic", cls=PluginCommand)
+@click.argument("sources", metavar="RUN|TRACE|SCENARIO...", nargs=-1, required=True)
 @click.option("--row", type=click.IntRange(min=1), help="row of a run's table [default: the last]")
+@option("topology", "fabric whose GPUs have the schedules of a scenario or trace")
+@PARAMETERS
+@SEED
 @click.option(
     "--elephant",
     metavar="SIZE",
@@ -45,25 +53,77 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
     help="a link that idles so long ends a burst",
 )
 @result_format("json: all records, also by link and rank")
-def command(sources: tuple[str, ...], row: int | None, elephant: str, gap: str, form: str) -> None:
-    """Count the traffic of run folders: messages, flows, packets, entropy, bursts, idle GPUs.
+def command(
+    sources: tuple[str, ...],
+    row: int | None,
+    topology: str | None,
+    pairs: Sequence[str],
+    seed: int,
+    elephant: str,
+    gap: str,
+    form: str,
+) -> None:
+    """Count messages, flows, packets, entropy, bursts and waiting GPUs of workloads.
 
-    Of a row the last iteration is counted.  Several sources stand side by side.  Packets are those
-    of captured ports: a run with --capture all has them of every link.
+    \b
+    uetemu traffic runs/llm runs/moe             # folders of runs, side by side
+    uetemu traffic step.goal                     # a trace, by its schedules, without a fabric
+    uetemu traffic llm:tp=4,dp=6 llm:tp=1,dp=24  # scenarios, likewise
+
+    Of a row of a run the last iteration is counted, and the packets of captured ports: a run with
+    --capture all has them of every link.
     """
     bounds = Bounds(elephant_bytes=parse_size(elephant), gap_us=parse_time_ns(gap) / 1000)
-    found = [_counted(source, row, bounds) for source in sources]
+    given = parameter_texts(pairs, {})
+
+    def counted(source: str) -> tuple[str, Sequence[Figure]]:
+        if Path(source).is_dir():
+            return _of_run(Path(source), row, bounds)
+        return _of_schedules(source, given, topology, seed, row, bounds)
+
+    found = [counted(source) for source in sources]
     if form == "json":
         click.echo(json.dumps([as_data(*one, bounds) for one in found], indent=1, allow_nan=False))
     else:
         click.echo(as_text(found), nl=False)
 
 
-def _counted(source: str, row: int | None, bounds: Bounds) -> tuple[str, Sequence[Figure]]:
-    record = RunRecord.read(Path(source))
+def _of_run(folder: Path, row: int | None, bounds: Bounds) -> tuple[str, Sequence[Figure]]:
+    record = RunRecord.read(folder)
     number = record.ports_of(row).row if row is not None else len(record.rows)
     words = record.labels[number - 1] if record.rows else "no row"
     return f"{record.name}, row {words}", run_tables(record, number, bounds)
+
+
+def _of_schedules(
+    source: str,
+    given: Mapping[str, str],
+    topology: str | None,
+    seed: int,
+    row: int | None,
+    bounds: Bounds,
+) -> tuple[str, Sequence[Figure]]:
+    """Count a scenario, as ``NAME:PARAMETER=VALUE,...``, or a trace, by the name of its file."""
+    if "/" in source.partition(":")[0] and not Path(source.partition(":")[0]).exists():
+        raise UserError(f"there is no folder, trace or scenario {source}; name one that is there")
+    if Path(source).is_file() and not source.endswith(".py"):
+        name, texts = "trace", {"files": source}
+    else:
+        name, _, rest = source.partition(":")
+        # A comma without a = belongs to a list of values.
+        texts = parameter_texts(re.split(r",(?=[^,=]+=)", rest) if rest else (), {})
+    scenario, texts = chosen(name, {**given, **texts}, None)
+    parameters = scenario.parameters(texts)
+    requested = topology or scenario.topology(parameters)
+    fabric = choose(requested).topology if isinstance(requested, str) else requested
+    trials = scenario.schedules(parameters, fabric, seed)
+    number = len(trials) if row is None else row
+    if number > len(trials):
+        raise UserError(f"--row {number}: {source} has rows 1 to {len(trials)}")
+    trial = trials[number - 1]
+    messages = of_schedules(trial.compile(), fabric, trial.collective)
+    words = f"{trial.name}, {len(fabric.gpus)} GPUs of {fabric.name}, by its schedules"
+    return f"{source}, row {number}: {words}", schedule_tables(messages, fabric, bounds)
 
 
 def as_data(name: str, tables: Sequence[Figure], bounds: Bounds) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from emulator.report.run.port_series import PortSeries, read_series, window_of
 from emulator.report.run_folder import NO_ROW, RunRecord
 from emulator.report.traffic import measures
 from emulator.report.traffic.frames import CapturedTraffic, LinkFrames, captured
-from emulator.report.traffic.measures import Bursts, Numbers
+from emulator.report.traffic.measures import Bursts, Counts, Numbers
 from emulator.report.traffic.messages import FABRIC, SCALE_UP, Messages, of_timeline, relation
 from emulator.run_files import CAPTURE, EPOCH_S, TIMELINE, RowPorts
 from emulator.run_files import FABRIC as FABRIC_FILE
@@ -34,6 +34,9 @@ PORTS = "port that sent: switch or NIC"
 WINDOWS_US = (1, 10, 100)
 #: Steps of the utilisation over time.
 STEPS = 60
+
+NO_FABRIC = "it needs a fabric, and schedules alone were counted: uetemu run has it"
+NO_TIMES = "Times need a fabric: uetemu run has them."
 
 Records = list[dict[str, Any]]
 
@@ -99,6 +102,12 @@ def run_tables(record: RunRecord, row: int, bounds: Bounds) -> list[Figure]:
     ]
 
 
+def schedule_tables(messages: Messages, topology: Topology, bounds: Bounds) -> list[Figure]:
+    """Return all tables of schedules that no fabric has carried."""
+    of_fabric = [*OF_PACKETS, *OF_PORTS, "utilisation-over-time"]
+    return [*message_tables(messages, topology, bounds), *without(of_fabric, NO_FABRIC)]
+
+
 def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
     if record.timeline is None:
         return without(OF_MESSAGES, record.missing[TIMELINE])
@@ -114,7 +123,7 @@ def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bound
 
 def message_tables(messages: Messages, topology: Topology, bounds: Bounds) -> list[Figure]:
     """Return the tables of messages, those of schedules without times."""
-    note = messages.left_out
+    note = messages.left_out if messages.begin_us is not None else NO_TIMES
     by_network = {
         FABRIC: np.flatnonzero(messages.over_fabric),
         SCALE_UP: np.flatnonzero(~messages.over_fabric),
@@ -169,15 +178,22 @@ def _first(times: Numbers | None, chosen: Any, pick: Callable[[Numbers], Any]) -
 
 def _flows(messages: Messages, network: str, chosen: Any, bounds: Bounds) -> dict[str, Any]:
     pairs = messages.source[chosen] * len(messages.gpus) + messages.destination[chosen]
-    _, flow = np.unique(pairs, return_inverse=True)
-    octets = np.bincount(flow, weights=messages.octets[chosen]).astype(np.int64)
+    groups = [places for _, places in _grouped(pairs)]
+    octets = np.array([messages.octets[chosen[places]].sum() for places in groups])
     found = {"network": network, **_elephants(octets, bounds)}
     if messages.begin_us is None or messages.end_us is None:
         return {**found, "most_at_once": None, "mean_at_once": None}
     begin, end = messages.begin_us[chosen], messages.end_us[chosen]
-    spans = [measures.union(begin[flow == one], end[flow == one]) for one in range(len(octets))]
+    spans = [measures.union(begin[places], end[places]) for places in groups]
     most, mean = measures.at_once(*map(np.concatenate, zip(*spans, strict=True)))
     return {**found, "most_at_once": most, "mean_at_once": round(mean, 2)}
+
+
+def _grouped(keys: Counts) -> Iterator[tuple[int, Counts]]:
+    """Yield each key with the places where it stands."""
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, first[1:]), strict=True)
 
 
 def _elephants(octets: Any, bounds: Bounds) -> dict[str, Any]:
@@ -200,8 +216,8 @@ def _pairs(
 ) -> Iterator[dict[str, Any]]:
     for network, chosen in used.items():
         pairs = messages.source[chosen] * len(messages.gpus) + messages.destination[chosen]
-        for pair in np.unique(pairs).tolist():
-            mine = chosen[pairs == pair]
+        for pair, places in _grouped(pairs):
+            mine = chosen[places]
             source, destination = (messages.gpus[one] for one in divmod(pair, len(messages.gpus)))
             yield {
                 "network": network,
@@ -268,9 +284,6 @@ def _gpus(messages: Messages) -> Figure:
         "A GPU waits for the fabric while it computes nothing and a message from or to it is on "
         "the fabric; it idles otherwise for its server's network, peers, or the end.",
     )
-
-
-NO_FABRIC = "schedules without a fabric have no packets and no times: uetemu run makes them"
 
 
 def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:

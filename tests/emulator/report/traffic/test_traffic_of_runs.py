@@ -27,7 +27,7 @@ FIELDS = (
 )
 
 
-def counted(folder: Path, *options: str) -> dict[str, dict[str, Any]]:
+def counted(folder: Path | str, *options: str) -> dict[str, dict[str, Any]]:
     done = CliRunner().invoke(command, [str(folder), "--format", "json", *options])
     assert done.exception is None, done.exception
     (source,) = json.loads(done.stdout)
@@ -229,3 +229,64 @@ def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
     assert {one["reason"] for one in counted(place).values()} == {
         "nothing was measured before the run ended"
     }
+
+
+OF_MESSAGES = ("messages", "message-sizes", "message-flows", "servers", "ranks")
+TIMES = {"first_us", "last_us", "most_at_once", "mean_at_once"}
+
+
+def test_a_scenario_is_counted_as_its_run_but_for_what_needs_a_fabric(folder: Path) -> None:
+    run = counted(folder)
+    alone = counted("permutation:sizes=64KiB,iterations=2", "--topology", SPEC)
+    for name in OF_MESSAGES:
+        assert [
+            {key: value for key, value in one.items() if key not in TIMES}
+            for one in run[name]["data"]
+        ] == [
+            {key: value for key, value in one.items() if key not in TIMES}
+            for one in alone[name]["data"]
+        ]
+    assert all(
+        one[key] is None for one in alone["message-flows"]["data"] for key in one.keys() & TIMES
+    )
+    assert "Times need a fabric" in alone["messages"]["note"]
+    for name in run.keys() - set(OF_MESSAGES):
+        assert "needs a fabric" in alone[name]["reason"]
+
+
+def test_a_trace_is_counted_by_its_schedules(tmp_path: Path) -> None:
+    (tmp_path / "step.goal").write_text(
+        "num_ranks 2\n"
+        "rank 0 {\nl1: send 5000b to 1 tag 1\nl2: recv 70000b from 1 tag 2\n}\n"
+        "rank 1 {\nl1: recv 5000b from 0 tag 1\nl2: send 70000b to 0 tag 2\n}\n"
+    )
+    tables = counted(tmp_path / "step.goal")
+    assert {(one["from"], one["to"], one["bytes"]) for one in tables["ranks"]["data"]} == {
+        ("h0g0", "h1g0", 5000),
+        ("h1g0", "h0g0", 70000),
+    }
+
+
+def test_llm_has_a_line_for_each_phase_of_its_parallelism() -> None:
+    phases = {
+        (one["network"], one["phase"]): one
+        for one in counted("llm:tp=2,dp=2,pp=1", "--topology", "rail_clos:hosts=2,gpus_per_host=2")[
+            "messages"
+        ]["data"]
+    }
+    assert ("scale-up", "TP AllGather") in phases
+    assert ("backend", "layer gradients DP AllReduce") in phases
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["runs/absent"], "there is no folder, trace or scenario runs/absent"),
+        (["allreduce:sizes"], "'sizes' is not NAME=VALUE"),
+        (["allreduce:sizes=1MiB", "--row", "2"], "has rows 1 to 1"),
+    ],
+)
+def test_what_cannot_be_counted_has_a_sentence(words: list[str], sentence: str) -> None:
+    refusal = CliRunner().invoke(command, words).exception
+    assert isinstance(refusal, UserError)
+    assert sentence in str(refusal)
