@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from topologies.analysis.round_trip import mtu_frame_bytes, representatives
 from topologies.model import BACKEND, VXLAN_OVERHEAD, Topology
 from topologies.routing.paths import longest_paths_from, spans_from
 from topologies.units import format_time
-from topologies.wiring import ticks_of
+from topologies.wiring import Span, ticks_of
+
+#: Places that GPUs are looked from, times the nodes that are reached: more would take seconds.
+MOST_PLACES, FEWEST_PLACES = 1 << 18, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,9 @@ def one_way_delays(
 
     Over the fabric it is that of the largest frame from GPU to GPU: cables and pipelines of
     switches on the longest path that the routing in force takes, and the time to send the frame at
-    each port.  NICs and queues are not in it.  In scale-up networks it is their latency.
+    each port.  NICs and queues are not in it.  Of large fabrics the paths are those from some of
+    the places where GPUs are attached, which ``parts`` says.  In scale-up networks it is their
+    latency.
     """
     if topology.network != BACKEND:
         return
@@ -67,32 +73,36 @@ def one_way_delays(
 def _over_the_fabric(topology: Topology, bound_ns: int) -> OneWayDelay | None:
     octets, ticks = mtu_frame_bytes(topology), ticks_of(topology)
     alike = list(representatives(topology))
-    longest: tuple[float, str, str] | None = None
-    for source, mate in alike:
+    most = max(FEWEST_PLACES, MOST_PLACES // len(topology.nodes))
+    places = alike[:: -(-len(alike) // most)]
+    found: dict[Span, tuple[str, str]] = {}
+    for source, mate in places:
         reached = spans_from(topology, source, longest=True)
         for peer in (mate, *(gpu for gpu, _ in alike)):
-            if peer is None or peer == source or peer not in reached:
-                continue
-            span = reached[peer]
-            sent = span.serialisation_ns(octets, ticks, tunnel_octets=VXLAN_OVERHEAD)
-            delay = float(span.delay_ns + sent)
-            if longest is None or delay > longest[0]:
-                longest = delay, source, peer
-    if longest is None:
+            if peer is not None and peer != source and peer in reached:
+                found.setdefault(reached[peer], (source, peer))
+    if not found:
         return None
-    delay, source, peer = longest
+
+    def delay_of(span: Span) -> Fraction:
+        sent = span.serialisation_ns(octets, ticks, tunnel_octets=VXLAN_OVERHEAD)
+        return span.delay_ns + sent
+
+    longest = max(found, key=delay_of)
+    delay, (source, peer) = round(delay_of(longest)), found[longest]
     path = longest_paths_from(topology, source)[peer]
     nodes = [source]
     for link in path:
         nodes.append(link.b.node if link.a.node == nodes[-1] else link.a.node)
     cables = sum(link.delay_ns for link in path)
     switches = sum(topology.latency_ns(name) for name in nodes)
-    sending = round(delay) - cables - switches
+    sending = delay - cables - switches
+    seen = "" if len(places) == len(alike) else f"; from {len(places)} of {len(alike)} places"
     return OneWayDelay(
         name="scale-out",
-        delay_ns=round(delay),
+        delay_ns=delay,
         bound_ns=bound_ns,
         parts=f"{' - '.join(nodes)}: cables {format_time(cables)}, switches "
         f"{format_time(switches)}, sending {octets} octets {len(path)} times "
-        f"{format_time(sending)}",
+        f"{format_time(sending)}{seen}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies import catalogue
+from topologies.analysis import one_way_delay
 from topologies.analysis.one_way_delay import OneWayDelay, one_way_delays
 
 
@@ -29,6 +30,15 @@ def test_the_longest_path_is_that_of_the_routing_in_force() -> None:
 
 def test_gpus_of_one_switch_alone_have_a_path() -> None:
     assert scale_out("nic_per_gpu:mtu=1462").delay_ns == 2 * 600 + 2 * 60
+
+
+def test_large_fabrics_are_looked_at_from_some_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scale_out("torus:x=3,y=3")
+    monkeypatch.setattr(one_way_delay, "MOST_PLACES", 0)
+    part = scale_out("torus:x=3,y=3")
+    assert part.delay_ns == whole.delay_ns
+    assert "from 3 of 9 places" in str(part)
+    assert "places" not in str(whole)
 
 
 def test_what_exceeds_its_bound_says_by_how_much() -> None:
