@@ -52,6 +52,47 @@ def test_a_feed_forward_network_sends_outputs_and_deltas_between_its_layers() ->
     assert facts["fabric_messages"] == both_ways
 
 
+def test_shorter_gradients_send_fewer_octets_and_learn_about_as_much() -> None:
+    given = {"gradients": "float32,bfloat16,fp8,topk", "widths": "16,32,8", "epochs": "12"}
+    facts = {
+        feedback: {
+            one.facts["gradients"]: one.facts
+            for one in trials("data_parallel", feedback=feedback, rate="0.02", **given)
+        }
+        for feedback in ("off", "on")
+    }
+    count, ranks = 16 * 32 + 32 * 8, 4
+    octets = {
+        name: one["fabric_bytes_derived"] + one["nvlink_bytes"] for name, one in facts["on"].items()
+    }
+    a_round = 2 * (ranks - 1) * count * 12
+    chosen = 77  # a tenth
+    assert octets == {
+        "float32": 4 * a_round,
+        "bfloat16": 2 * a_round,
+        "fp8": a_round + ranks * (ranks - 1) * 4 * 12,
+        "topk": ranks * (ranks - 1) * 8 * chosen * 12,
+    }
+    last = {
+        on: {name: one["loss_last"] for name, one in rows.items()} for on, rows in facts.items()
+    }
+    assert last["off"]["bfloat16"] == pytest.approx(last["off"]["float32"], rel=0.01)
+    assert last["off"]["fp8"] == pytest.approx(last["off"]["float32"], rel=0.2)
+    assert last["on"]["topk"] < 0.7 * last["off"]["topk"]  # what is left out comes later
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gradients": "topk", "top": "2"}, "top is a share of the gradient"),
+        ({"gradients": "fp8", "feedback": "on", "resumed": "1"}, "a checkpoint does not have what"),
+    ],
+)
+def test_compression_that_makes_no_sense_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        trials("data_parallel", **given)
+
+
 def test_tensor_parallel_ranks_join_outputs_and_exchange_deltas() -> None:
     facts = traffic("tensor_parallel", widths="8,4,2", parts="2", samples="3", epochs="1")
     outputs = (4 + 2) * 3 * 4  # each GPU sends its half to the other

@@ -121,6 +121,7 @@ _OF_SCENARIOS = {
     "loss_last": "loss of the last epoch",
     "nvlink_bytes": "octets that went over NVLink",
     "fabric_messages": "messages that went over the fabric",
+    "gradients": "what replicas exchange of their gradients",
     "apart": "the largest difference of a weight from a training in another order of sums",
     "bound": "the largest difference that rounding allows",
     "micro_batches": "micro-batches of a step",

@@ -20,9 +20,10 @@ from scenarios.workloads.network.layers import (
     heads_forward,
     heads_of,
     in_order,
+    ring_sum,
 )
 from scenarios.workloads.network.tensors import Tensor, TensorProgram, TensorWork
-from scenarios.workloads.network.training_plan import grains, ring_sum, shown
+from scenarios.workloads.network.training_plan import grains, shown
 from scenarios.workloads.network.training_trial import Learned
 from topologies.model import Topology
 

@@ -63,6 +63,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
+from scenarios.collectives.ring import split
 
 Matrix = npt.NDArray[np.float32]
 _LOG2_E = np.float32(1.44269504)
@@ -86,6 +87,22 @@ def in_order(parts: Sequence[Matrix]) -> Matrix:
     for part in parts[1:]:
         total += part
     return total
+
+
+def ring_sum(vectors: Sequence[Matrix]) -> Matrix:
+    """Return the sum of ``vectors`` in the order of a ring AllReduce.
+
+    Block b of n is the sum of vectors b, b + 1, ... n - 1, 0, ... in this order.
+    """
+    count = len(vectors)
+    if count == 1:
+        return vectors[0]
+    blocks = []
+    for first, block in enumerate(split(len(vectors[0]), count, 1)):
+        part = slice(block.offset, block.offset + block.length)
+        order = [(first + distance) % count for distance in range(count)]
+        blocks.append(in_order([vectors[one][part] for one in order]))
+    return np.concatenate(blocks)
 
 
 def total_of(values: Matrix) -> np.float32:

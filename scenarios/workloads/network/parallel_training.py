@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from scenarios.workloads.network import layers
+from scenarios.workloads.network.compression import CompressedSums
 from scenarios.workloads.network.tensors import Tensor, TensorProgram
 from scenarios.workloads.network.training_plan import TrainingPlan
 
@@ -83,6 +84,10 @@ class ParallelTraining:
             ]
             for stages in ranks
         ]
+        self._sums = None
+        if plan.compression:
+            self._sums = CompressedSums(plan.compression, tensors, GRADIENTS)
+            self._sums.start([stages[0][0] for stages in ranks], plan.weight_count(0, 0))
         for epoch in range(plan.epochs):
             with tensors.program.named(f"epoch {epoch + 1}"):
                 self._epoch(epoch)
@@ -248,7 +253,10 @@ class ParallelTraining:
     def _step(self, gpus: Sequence[_Gpu]) -> None:
         gradients = [self._gradients[gpu.weights.rank] for gpu in gpus]
         with self.tensors.program.named("gradients all_reduce"):
-            sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+            if self._sums is None:
+                sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+            else:
+                sums = self._sums.total(gradients)
         for gpu, total in zip(gpus, sums, strict=True):
             (gpu.weights,) = self.tensors.apply(
                 layers.step, [gpu.weights, total], [gpu.weights], self.plan.rate

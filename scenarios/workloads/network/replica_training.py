@@ -20,10 +20,16 @@ import numpy as np
 from emulator.scenario import Contents, Trial
 from emulator.sim.endpoint.operations.gpu_functions import Octets, gpu_function
 from scenarios.workloads.network import layers
-from scenarios.workloads.network.layers import ConvolutionalModel, Matrix, RecurrentModel, floats
+from scenarios.workloads.network.layers import (
+    ConvolutionalModel,
+    Matrix,
+    RecurrentModel,
+    floats,
+    ring_sum,
+)
 from scenarios.workloads.network.parallel_training import GRADIENTS
 from scenarios.workloads.network.tensors import Tensor, TensorProgram, TensorWork
-from scenarios.workloads.network.training_plan import flattened, grains, ring_sum, shown
+from scenarios.workloads.network.training_plan import flattened, grains, shown
 from scenarios.workloads.network.training_trial import (
     Learned,
     LearningParameters,

@@ -29,6 +29,7 @@ import numpy as np
 
 from emulator.run.measures.message_times import Iteration
 from emulator.sim.endpoint.operations import schedule
+from emulator.sim.endpoint.operations.elementwise import element_type
 from emulator.sim.endpoint.operations.gpu_functions import name_of
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring import split
@@ -39,20 +40,25 @@ ELEMENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Tensor:
-    """A region of float32 at ``rank``; its octets are there when the operations ``ready`` ended."""
+    """A region of numbers at ``rank``; its octets are there when the operations ``ready`` ended."""
 
     rank: int
     region: schedule.Region
     shape: tuple[int, ...]
     ready: tuple[int, ...] = ()
+    dtype: str = "float32"
 
     @property
     def count(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def element_bytes(self) -> int:
+        return element_type(self.dtype).itemsize
+
     def part(self, first: int, *shape: int) -> Tensor:
-        octets = math.prod(shape) * ELEMENT_BYTES
-        at = self.region.offset + first * ELEMENT_BYTES
+        octets = math.prod(shape) * self.element_bytes
+        at = self.region.offset + first * self.element_bytes
         return replace(self, region=schedule.Region(self.region.buffer, at, octets), shape=shape)
 
 
@@ -89,10 +95,10 @@ class TensorProgram:
         self._listed = listed
         self._stream: dict[int, int] = {}
 
-    def new(self, rank: int, buffer: str, *shape: int) -> Tensor:
+    def new(self, rank: int, buffer: str, *shape: int, dtype: str = "float32") -> Tensor:
         """Return a tensor of ``shape`` in a new region of ``buffer``, which nobody has filled."""
-        octets = math.prod(shape) * ELEMENT_BYTES
-        return Tensor(rank, self.program.allocate(rank, buffer, octets), shape)
+        octets = math.prod(shape) * element_type(dtype).itemsize
+        return Tensor(rank, self.program.allocate(rank, buffer, octets), shape, dtype=dtype)
 
     def apply(
         self,
@@ -162,6 +168,7 @@ class TensorProgram:
         operation = schedule.Reduce(
             source=source.region,
             into=into.region,
+            dtype=into.dtype,
             function=function,
             after=tuple(sorted({*source.ready, *into.ready})),
         )
@@ -188,23 +195,22 @@ class TensorProgram:
         Block b of n is the sum of ranks b, b + 1, ... n - 1, 0, ... in this order
         (:func:`ring_sum`).
         """
-        ranks = len(tensors)
+        ranks, dtype = len(tensors), tensors[0].dtype
         if ranks == 1:
             return list(tensors)
-        blocks = [
-            (block.offset // ELEMENT_BYTES, block.length // ELEMENT_BYTES)
-            for block in split(tensors[0].count, ranks, ELEMENT_BYTES)
-        ]
+        blocks = [(one.offset, one.length) for one in split(tensors[0].count, ranks, 1)]
         held = [[tensor.part(*block) for block in blocks] for tensor in tensors]
         for turn in range(ranks - 1):
             for place in range(ranks):
                 number, after = (place - turn) % ranks, (place + 1) % ranks
                 block = held[place][number]
                 if block.count:
-                    staging = self.new(tensors[after].rank, f"{buffer} arriving", block.count)
+                    staging = self.new(
+                        tensors[after].rank, f"{buffer} arriving", block.count, dtype=dtype
+                    )
                     arrived = self.move(block, staging, what)
                     held[after][number] = self.reduce(arrived, held[after][number])
-        sums = [self.new(tensor.rank, buffer, *tensor.shape) for tensor in tensors]
+        sums = [self.new(one.rank, buffer, *one.shape, dtype=dtype) for one in tensors]
         done = [[one.part(*block) for block in blocks] for one in sums]
         for place in range(ranks):
             number = (place + 1) % ranks

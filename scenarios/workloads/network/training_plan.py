@@ -23,7 +23,7 @@ most g(N) times the sum of the absolute products. There g(N) = N u / (1 - N u) a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -33,7 +33,8 @@ import numpy.typing as npt
 from emulator.errors import UserError
 from scenarios.collectives.ring import split
 from scenarios.workloads.network import layers
-from scenarios.workloads.network.layers import Matrix, forward, in_order, product
+from scenarios.workloads.network.compression import Compression, ReplicaSums
+from scenarios.workloads.network.layers import Matrix, forward, in_order, product, ring_sum
 
 #: Random numbers are whole multiples of one part of so many, which float32 holds exactly.
 _GRAIN = 64
@@ -56,7 +57,8 @@ class TrainingPlan:
     ``layer_ns`` is what all neurons of a layer take to compute a micro-batch forward.  Backward
     they take twice that: one matrix product for the gradient and one for the delta.  ``order`` is
     that of a stage's micro-batches: ``gpipe`` or ``1f1b``.  The training goes on from the weights
-    that ``resumed`` epochs before it have left.
+    that ``resumed`` epochs before it have left.  Replicas that are not divided may exchange their
+    gradients by a ``compression``.
     """
 
     widths: tuple[int, ...]
@@ -71,6 +73,7 @@ class TrainingPlan:
     layer_ns: int = 1000
     seed: int = 1
     resumed: int = 0
+    compression: Compression | None = None
 
     def __post_init__(self) -> None:
         layers = len(self.widths) - 1
@@ -165,6 +168,7 @@ class Trained:
 @lru_cache(maxsize=2)  # the same for all ranks; that of another plan is not kept
 def train(plan: TrainingPlan) -> Trained:
     trained = Trained(weights_before(plan))
+    total_of = ReplicaSums(plan.compression).total if plan.compression else ring_sum
     for epoch in range(plan.epochs):
         steps = trained.steps if epoch == 0 else []
         gradients: list[list[Matrix]] = []
@@ -182,7 +186,7 @@ def train(plan: TrainingPlan) -> Trained:
                     else [one + two for one, two in zip(total, found, strict=True)]
                 )
             gradients.append(total)
-        _step(plan, trained.weights, gradients, steps)
+        _step(plan, trained.weights, gradients, steps, total_of)
         trained.losses.append(losses)
     return trained
 
@@ -236,8 +240,9 @@ def _step(
     weights: list[Matrix],
     gradients: Sequence[Sequence[Matrix]],
     steps: list[str],
+    total_of: Callable[[Sequence[Matrix]], Matrix],
 ) -> None:
-    """Add up the ``gradients`` of all replicas, as their rings do, and step the weights."""
+    """Add up the ``gradients`` of all replicas, as they do, and step the weights."""
     sums = [np.zeros_like(w) for w in weights]
     for stage in range(plan.stages):
         for part in range(plan.parts):
@@ -246,7 +251,7 @@ def _step(
                 flattened([one[piece.layer][_rows(plan, piece.layer, part)] for piece in own])
                 for one in gradients
             ]
-            total, at = ring_sum(vectors), 0
+            total, at = total_of(vectors), 0
             for piece in own:
                 rows = _rows(plan, piece.layer, part)
                 count = sums[piece.layer][rows].size
@@ -255,22 +260,6 @@ def _step(
     for layer, total in enumerate(sums):
         weights[layer] = layers.stepped(weights[layer], total, plan.rate)
         steps += shown(f"layer {layer + 1}: weights - rate x sum of gradients", weights[layer])
-
-
-def ring_sum(vectors: Sequence[Matrix]) -> Matrix:
-    """Return the sum of ``vectors`` in the order of a ring AllReduce.
-
-    Block b of n is the sum of vectors b, b + 1, ... n - 1, 0, ... in this order.
-    """
-    count = len(vectors)
-    if count == 1:
-        return vectors[0]
-    blocks = []
-    for first, block in enumerate(split(len(vectors[0]), count, 1)):
-        part = slice(block.offset, block.offset + block.length)
-        order = [(first + distance) % count for distance in range(count)]
-        blocks.append(in_order([vectors[one][part] for one in order]))
-    return np.concatenate(blocks)
 
 
 def shown(what: str, matrix: Matrix) -> list[str]:

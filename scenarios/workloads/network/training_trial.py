@@ -19,6 +19,7 @@ from emulator.errors import UserError
 from emulator.result_rows import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.size_sweep import WARMUPS
+from scenarios.workloads.network.compression import RESIDUALS
 from scenarios.workloads.network.parallel_training import ParallelTraining
 from scenarios.workloads.network.tensors import (
     Exchange,
@@ -293,6 +294,8 @@ class PlacedTraining:
             return {}
         plan, (replica, stage, part) = self.plan, place
         found = {"weights": self._weights(weights_before(plan), stage, part)}
+        if plan.compression and plan.compression.feedback:
+            found[RESIDUALS] = np.zeros(plan.weight_count(stage, part), np.float32)
         micros = range(plan.micro_batches)
         if stage == 0:
             found["inputs"] = flattened([plan.inputs(replica, micro) for micro in micros])

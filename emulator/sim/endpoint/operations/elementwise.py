@@ -56,15 +56,15 @@ FUNCTION_NAMES = tuple(ELEMENT_FUNCTIONS)
 
 
 def element_type(name: str) -> np.dtype[np.generic]:
-    """Return the numpy type called ``name``, which may be ``bfloat16``.
+    """Return the numpy type called ``name``, which may be ``bfloat16`` or ``float8_e5m2``.
 
     Raises ValueError if there is none.
     """
-    if name == "bfloat16":
+    if name in ("bfloat16", "float8_e5m2"):
         import ml_dtypes  # few runs need it
 
-        brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return brain
+        short: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return short
     try:
         return np.dtype(name)
     except TypeError:

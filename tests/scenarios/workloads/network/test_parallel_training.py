@@ -14,6 +14,8 @@ from emulator.sim.endpoint.operations.gpu_memory import Layout
 from emulator.sim.endpoint.operations.operation_table import OperationTable
 from emulator.sim.endpoint.operations.schedule import Region
 from emulator.sim.endpoint.operations.schedule_program import ScheduleProgram
+from scenarios.workloads.network.compression import Compression
+from scenarios.workloads.network.layers import ring_sum
 from scenarios.workloads.network.parallel_training import (
     BACKWARD,
     FORWARD,
@@ -24,7 +26,6 @@ from scenarios.workloads.network.training_plan import (
     TrainingPlan,
     first_step_apart,
     flattened,
-    ring_sum,
     train,
 )
 from scenarios.workloads.network.training_trial import (
@@ -42,6 +43,13 @@ PLANS = {
     "three replicas": TrainingPlan(widths=(3, 4, 2), replicas=3, epochs=3),
     "gpipe": TrainingPlan(widths=(3, 4, 4, 2), stages=3, micro_batches=4, epochs=2),
     "1f1b": TrainingPlan(widths=(3, 4, 4, 2), stages=3, micro_batches=4, epochs=2, order="1f1b"),
+    **{
+        f"{kind}, {'with' if feedback else 'without'} feedback": TrainingPlan(
+            widths=(4, 6, 3), replicas=3, epochs=3, compression=Compression(kind, 0.3, feedback)
+        )
+        for kind in ("bfloat16", "fp8", "topk")
+        for feedback in (False, True)
+    },
     "all at once": TrainingPlan(
         widths=(4, 5, 4, 2), replicas=3, stages=2, parts=2, micro_batches=3, epochs=2, order="1f1b"
     ),
