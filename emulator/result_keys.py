@@ -75,6 +75,7 @@ ENDPOINT: Mapping[str, str] = {
     "nic.pending": "frames that wait to leave now",
     "nic.socket_drops": "frames that the receive ring had no room for",
     "executor.stale_arrivals": "arrivals that no operation of the schedule took",
+    "host_memory.octets_staged": "octets that went through host memory, as without GPUDirect",
     "scale_up.copies_lost": "copies that never arrived, as a GPU died",
     "scale_up.copies_in": "copies received over NVLink",
     "scale_up.copies_out": "copies sent over NVLink",

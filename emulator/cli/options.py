@@ -95,6 +95,18 @@ def pxn(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def gpu_direct(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the option ``--gpu-direct``."""
+    return click.option(
+        "--gpu-direct",
+        metavar="on|off[:hosts=HOST+HOST,rate=RATE]",
+        default="on",
+        show_default=True,
+        help="off: the data of these servers, or of all, go through host memory, as without "
+        "GPUDirect RDMA, where what a GPU sends and receives shares RATE (461 Gb/s)",
+    )(command)
+
+
 #: Options that say something else in each verb that has them.
 _VARIED: Mapping[str, Mapping[str, Any]] = {
     "topology": {"metavar": "SPEC|FILE"},

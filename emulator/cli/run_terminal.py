@@ -23,7 +23,7 @@ from emulator.run.report import comparison, outcome_sentence
 from emulator.run.report import result_table as table
 from emulator.run.results import Result, RunFolder
 from emulator.run.runner import RunPlan
-from emulator.sim.endpoint.nic import nic_profile
+from emulator.sim.endpoint.nic import host_staging, nic_profile
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -185,6 +185,7 @@ def taken_times(plan: RunPlan) -> str:
     links = f"; {scale_up.links} scale-up links a GPU, as a model whose packets are not seen"
     if not scale_up.links:
         links = ""
+    links = f"{host_staging.stated(plan.request.gpu_direct)}{links}"
     if library is None:  # GPUs have what the scenario gives them to compute
         return f"NICs take {nics}{links}"
     gpus = "no time (library=none)" if library == "none" else f"those of library={library}"

@@ -18,6 +18,7 @@ from emulator.cli.options import (
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    gpu_direct,
     nic,
     option,
     pxn,
@@ -180,6 +181,7 @@ def _describe_scenario() -> str:
 )
 @pxn
 @nic
+@gpu_direct
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
 @LAB_NAME
@@ -239,6 +241,7 @@ class _Options:
     gap: str | None
     pxn: str
     nic: str
+    gpu_direct: str
     output: Path | None
     report: bool
     name: str | None
@@ -297,6 +300,7 @@ class _Options:
             start=Start(fresh=self.endpoints == "fresh", gap_ns=parse.parse_gap(self.gap)),
             pxn=self.pxn,
             nic=self.nic,
+            gpu_direct=self.gpu_direct,
             output=self.output,
             lab=self.name,
         )

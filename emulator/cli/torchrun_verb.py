@@ -27,6 +27,7 @@ from emulator.cli.options import (
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    gpu_direct,
     nic,
     option,
     pxn,
@@ -47,7 +48,7 @@ PRELOAD = ("torch._dynamo", "emulator.torch_backend.process_group")
 #: Options that change nothing without a fabric.
 _OF_FABRIC = (
     *("transport", "switch", "plane", "seed", "seeds", "compute", "fake_clock", "workers"),
-    *("digest", "capture", "faults", "pxn", "nic", "report", "name", "form", "pairs"),
+    *("digest", "capture", "faults", "pxn", "nic", "gpu_direct", "report", "name", "form", "pairs"),
 )
 #: Parameters of other scenarios, for which a script has its own steps.
 _REPEATED = ("warmups", "iterations")
@@ -143,6 +144,7 @@ MOST_SITES = 20
 )
 @pxn
 @nic
+@gpu_direct
 @RUN_FOLDER
 @option("report", "also write report.html, as uetemu report does")
 @LAB_NAME
@@ -194,6 +196,7 @@ class _Options:
     faults: Sequence[str]
     pxn: str
     nic: str
+    gpu_direct: str
     output: Path | None
     report: bool
     name: str | None
@@ -367,6 +370,7 @@ def _run_on_fabric(options: _Options, fork_server: ForkServer) -> None:
             faults=options.faults,
             pxn=options.pxn,
             nic=options.nic,
+            gpu_direct=options.gpu_direct,
             output=options.output,
             lab=options.name,
         )

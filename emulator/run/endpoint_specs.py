@@ -10,6 +10,7 @@ from pathlib import Path
 
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, PortSpec
 from emulator.sim.endpoint.nic.delay_line import PathDelay
+from emulator.sim.endpoint.nic.host_staging import HostStaging
 from emulator.sim.endpoint.nic.nic_profile import NicTimes
 from emulator.sim.endpoint.operations.nvlink import ScaleUpLink
 from emulator.sim.endpoint.peer_addresses import PeerAddresses, RankAddresses
@@ -53,6 +54,7 @@ def endpoint_specs(  # noqa: PLR0913  each is a field of what it makes
     began: str | None = None,
     pausing: bool = False,
     nic: NicTimes | None = None,
+    staging: HostStaging | None = None,
 ) -> list[EndpointSpec]:
     """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
 
@@ -60,7 +62,8 @@ def endpoint_specs(  # noqa: PLR0913  each is a field of what it makes
     for the cables' delay (else the links do); unless ``paced``, somebody else keeps the time of
     paths (the virtual clock).  Every GPU gets ``memory_octets``; those in ``event_logs`` write what
     their endpoint does into a file, which states when time ``began``. ``pausing``: switches may
-    pause the data of a NIC.  ``nic``: the time that NICs take.
+    pause the data of a NIC.  ``nic``: the time that NICs take; ``staging``: whose data go through
+    host memory.
     """
     transport = transport.keyed(secrets.token_bytes())
     if nic is not None:
@@ -117,7 +120,7 @@ def endpoint_specs(  # noqa: PLR0913  each is a field of what it makes
                 receive_slots=slots,
                 header_bits=transport.header_bits,
                 fep_per_port=bool(gpu.feps),
-                nic=nic,
+                nic=nic if staging is None else staging.times(nic, gpu.server),
                 # A NIC holds frames back rather than overrun the queue of its own port, even if
                 # all that a bond is given leaves by one of its ports.
                 send_queue_frames=min(

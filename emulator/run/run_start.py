@@ -42,6 +42,7 @@ def environment_of(plan: RunPlan) -> dict[str, object]:
     return {
         **describe_machine(),
         "nic": plan.request.nic,
+        "gpu_direct": plan.request.gpu_direct,
         **({"plugins": loaded} if (loaded := plugins.facts()) else {}),
         "capabilities": {
             name: {"present": found.present, "detail": found.detail}

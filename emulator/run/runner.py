@@ -61,7 +61,7 @@ from emulator.run_files import EVENT_LOGS
 from emulator.scenario import Outcome, Trial
 from emulator.sim.endpoint.counting import add
 from emulator.sim.endpoint.endpoint_spec import EndpointError
-from emulator.sim.endpoint.nic import nic_profile
+from emulator.sim.endpoint.nic import host_staging, nic_profile
 from emulator.transports.one_time_keys import KEY_FILE
 from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.interrupts import Interrupted, interruptible
@@ -287,6 +287,7 @@ class _Run:
                 for number in stages
             ),
             nic=nic_profile.times_of(plan.request.nic),
+            staging=host_staging.parse(plan.request.gpu_direct),
         )
         pool = closing.enter_context(built.time.pool(specs, shared=room > 0))
         pool.start(

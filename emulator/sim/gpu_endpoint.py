@@ -506,6 +506,8 @@ class GpuEndpoint:
             "nic": nic,
             "executor": {"stale_arrivals": self.executor.stale_arrivals},
         }
+        if self.executor.octets_staged:
+            layers["host_memory"] = {"octets_staged": self.executor.octets_staged}
         for layer, counted in per_fep(self._transport).items():
             total = dict(self._past_of_feps.get(layer, {}))
             add(total, counted)

@@ -90,7 +90,7 @@ RUN, NCCL_TESTS, INSPECTOR = "run", "nccl-tests log", "NCCL Inspector file"
 _TOLD = ("scenario", "topology", "ranks", "transport", "switch", "seed", "seeds", "homing")
 #: Options of ``uetemu run`` that ``result.json`` does not have; some never change a packet.
 _OPTIONS = (
-    *("--control-plane", "--convergence", "--endpoints", "--gap", "--pxn", "--nic"),
+    *("--control-plane", "--convergence", "--endpoints", "--gap", "--pxn", "--nic", "--gpu-direct"),
     *("--capture", "--snaplen", "--event-log", "--workers"),
 )
 #: The former word for a value of an option.

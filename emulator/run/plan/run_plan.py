@@ -36,7 +36,7 @@ from emulator.run.plan.variants import DEFAULT_SEED, DEFAULT_TRANSPORT, PXN_MODE
 from emulator.run.pxn import Pxn
 from emulator.run.results import FabricKind
 from emulator.scenario import Scenario, Trial
-from emulator.sim.endpoint.nic import nic_profile
+from emulator.sim.endpoint.nic import host_staging, nic_profile
 from emulator.transports import TransportChoice, default_switch, fit
 from emulator.workers.division import ALONE, Division, Processes
 from emulator.workers.partition import ExpectedTraffic, Partition, automatic
@@ -93,6 +93,8 @@ class RunRequest:
     pxn: str = PXN_MODES[0]
     #: the profile of all NICs (:mod:`emulator.sim.endpoint.nic.nic_profile`)
     nic: str = nic_profile.NONE
+    #: whose data go through host memory (:mod:`emulator.sim.endpoint.nic.host_staging`)
+    gpu_direct: str = host_staging.ON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +205,8 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
     least = -(-len(topology.gpus) // processes.count)
     preflight.check_endpoints(least)
     relays = Pxn(topology, request.pxn)
+    if (staging := host_staging.parse(request.gpu_direct)) is not None:
+        staging.check([server.name for server in topology.servers])
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)
         for seed in range(request.seed, request.seed + request.seeds)

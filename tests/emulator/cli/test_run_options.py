@@ -85,6 +85,10 @@ DOES: dict[str, list[Changed | Refused]] = {
     ],
     "--pxn": [Changed(("--pxn", "always"))],
     "--nic": [Changed(("--nic", "cx7"))],
+    "--gpu-direct": [
+        Changed(("--gpu-direct", "off")),
+        Refused(("--gpu-direct", "off:hosts=h9"), "names h9, no server of this topology"),
+    ],
     "--report": [Changed(("--report",), "report.html")],
     "--format": [Changed(("--format", "json"), TABLE)],
     "--wide": [

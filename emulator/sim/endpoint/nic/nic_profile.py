@@ -72,7 +72,11 @@ class NicProfile:
 
 @dataclass(frozen=True, slots=True)
 class NicTimes:
-    """The numbers of a :class:`NicProfile`; with ``qps_each`` queue pairs to each peer."""
+    """The numbers of a :class:`NicProfile`; with ``qps_each`` queue pairs to each peer.
+
+    Where data go through host memory (:mod:`emulator.sim.endpoint.nic.host_staging`) copies to and
+    from there share ``staging_bps``, and each takes ``staging_ns`` more.
+    """
 
     doorbell_ns: int
     inline_octets: int
@@ -83,6 +87,8 @@ class NicTimes:
     cached_qps: int
     miss_ns: int
     qps_each: int = 1
+    staging_bps: int = 0
+    staging_ns: int = 0
 
     def before_wire_ps(self, octets: int) -> int:
         """Return the time from the doorbell of a write of ``octets`` to its first packet."""
@@ -93,13 +99,19 @@ class NicTimes:
         """Return for how long a write of ``octets`` keeps the NIC from beginning the next one."""
         return max(self.message_gap_ps, -(-octets * _BITS_PS // self.pcie_bps))
 
+    def staged_ps(self, octets: int) -> int:
+        """Return for how long the copy of ``octets`` keeps others from host memory."""
+        return -(-octets * _BITS_PS // self.staging_bps)
+
     def one_way_ns(self, octets: int) -> int:
         """Return what the NICs of both ends add to a write of ``octets``."""
         return self.before_wire_ps(octets) // _PS + self.completion_ns
 
 
+#: A NIC that takes no time, has each context, and is never waited for.
+NO_TIMES: Final = NicTimes(0, 0, 0, 0, 0, 10**18, 1 << 60, 0)
 _INLINE = Constant(220, "measured", "perftest prints 'Max inline data : 220[B]' on mlx5")
-_PCIE5 = Constant(
+PCIE5 = Constant(
     461_000_000_000,
     "document",
     "PCIe 5.0 x16: 16 x 32 GT/s, 128b/130b, 24 octets of each TLP of 256 for its header",
@@ -111,7 +123,7 @@ _QPS = Constant(
     "an RNIC of 2021",
 )
 _QPS_AS = Constant(450, "guess", "as cx7, whose model is not named there either")
-_MISS = Constant(900, "guess", "fetch_ns of cx7: a read over PCIe")
+READ_NS = Constant(900, "guess", "fetch_ns of cx7: a read over PCIe")
 _HALF = "no latency of one direction was found; "
 
 _THOR2 = NicProfile(
@@ -125,9 +137,9 @@ _THOR2 = NicProfile(
     fetch_ns=Constant(900, "guess", "as cx7"),
     completion_ns=Constant(1_000, "guess", "as doorbell_ns"),
     message_gap_ps=Constant(10_000, "guess", "100 million messages a second"),
-    pcie_bps=_PCIE5,
+    pcie_bps=PCIE5,
     cached_qps=_QPS_AS,
-    miss_ns=_MISS,
+    miss_ns=READ_NS,
 )
 
 PROFILES: Mapping[str, NicProfile] = {
@@ -146,9 +158,9 @@ PROFILES: Mapping[str, NicProfile] = {
         ),
         completion_ns=Constant(660, "measured", "the rest of doorbell_ns's 1.47 us"),
         message_gap_ps=Constant(3_000, "guess", "330 million messages a second"),
-        pcie_bps=_PCIE5,
+        pcie_bps=PCIE5,
         cached_qps=_QPS,
-        miss_ns=_MISS,
+        miss_ns=READ_NS,
     ),
     "thor2": _THOR2,
     "pollara": replace(
@@ -175,7 +187,7 @@ PROFILES: Mapping[str, NicProfile] = {
             922_000_000_000, "document", "PCIe 6.0 x16: twice PCIe 5.0's, headers as there"
         ),
         cached_qps=_QPS_AS,
-        miss_ns=_MISS,
+        miss_ns=READ_NS,
     ),
 }
 

@@ -119,8 +119,9 @@ class Executor:
         self._completion_ns = 0 if nic is None else nic.completion_ns
         #: what begins when the GPU's channels and the NIC have come to it
         self._late_writes = self._late_copies = False
-        #: until when (ps) the GPU's channels and the NIC's doorbells are taken
-        self._channels_free = self._nic_free = 0
+        #: until when (ps) the GPU's channels, the way to host memory, and the NIC's doorbells are
+        #: taken
+        self._channels_free = self._staging_free = self._nic_free = 0
         #: by peer the next queue pair; those whose contexts the NIC has, the last in use behind the
         #: others, and those it has dropped
         self._qp_turns: dict[int, int] = {}
@@ -136,8 +137,8 @@ class Executor:
         #: the program that was loaded, and whether operations may be added, and were
         self._loaded = self._program
         self._open = self._added = False
-        #: writes given to the transport
-        self.posts = 0
+        #: writes given to the transport, and octets that went through host memory
+        self.posts = self.octets_staged = 0
         self._reset(0)
 
     def _reset(self, now: int) -> None:
@@ -165,7 +166,7 @@ class Executor:
         self._at_barrier: dict[str, int] = {}
         self._barriers_reached.clear()
         self._error: tuple[str, str] | None = None
-        self._channels_free = self._nic_free = 0
+        self._channels_free = self._staging_free = self._nic_free = 0
 
     def use(self, transport: Transport) -> None:
         """Send by ``transport`` from now on; no execution runs, and what came before is void."""
@@ -394,6 +395,8 @@ class Executor:
                 nics_ns = 0 if nic is None else nic.one_way_ns(octets)
                 when += max(0, gpu.write_ns - nics_ns) * PS
         if writes and nic is not None:
+            if nic.staging_bps:
+                when = self._staged(when, octets, nic)
             rung = max(when, self._nic_free)
             self._nic_free = rung + nic.occupied_ps(octets)
             when = rung + nic.before_wire_ps(octets)
@@ -401,6 +404,12 @@ class Executor:
                 when += nic.miss_ns * PS
         _push(self._timers, (-(-when // PS), ~index))
         return 0
+
+    def _staged(self, when: int, octets: int, nic: NicTimes) -> int:
+        """Return when (ps) a copy to or from host memory has ended that may begin at ``when``."""
+        self._staging_free = max(when, self._staging_free) + nic.staged_ps(octets)
+        self.octets_staged += octets
+        return self._staging_free + nic.staging_ns * PS
 
     def _misses(self, peer: int, nic: NicTimes) -> bool:
         """Use a queue pair to ``peer``; return whether the NIC has dropped its context before."""
@@ -657,6 +666,9 @@ class Executor:
             self.stale_arrivals += 1
             return
         known = now + self._completion_ns
+        nic = self._nic
+        if nic is not None and nic.staging_bps:
+            known = -(-self._staged(known * PS, completion.length, nic) // PS)
         if self._narrow:
             arrival = DataArrival(None, completion.offset, completion.length, known)
             unread = (peer, completion.header_data, arrival)

@@ -549,6 +549,25 @@ def test_a_nic_begins_so_many_messages_a_second(with_nics: TwoRanks) -> None:
     assert posted_at(with_nics) == [100, 1_100, 2_100]
 
 
+def test_copies_to_and_from_host_memory_share_the_way_there() -> None:
+    """An octet takes 1 ns, and each copy 7 ns more; the NIC as above."""
+    ranks = TwoRanks(WIDE, replace(NIC, staging_bps=8 * 10**9, staging_ns=7))
+    size = 1_000
+    out, into = region("a", size), region("b", size)
+    ranks.load([write(local=out, remote=into)], [receive(into=into)])
+    _, receiver = ranks.run()
+    assert list(receiver.operation_end) == [(size + 7) + 120 + LATENCY + 3 + (size + 7)]
+    ranks.load(
+        [write(local=out, remote=into), write(1, local=out, remote=region("b", size, size))],
+        [receive(into=into), receive(1, into=region("b", size, size))],
+    )
+    _, receiver = ranks.run()
+    ends = receiver.operation_end - receiver.start_ns
+    assert list(ends) == [(size + 7) + 120 + LATENCY + 3 + size * n + 7 for n in (1, 2)]
+    assert [executor.octets_staged for executor in ranks.executors.values()] == [3 * size] * 2
+    ranks.close()
+
+
 @pytest.mark.parametrize(("qps_each", "last"), [(2, [3_100, 4_100]), (3, [3_107, 4_107])])
 def test_a_queue_pair_that_the_nic_has_dropped_is_fetched(qps_each: int, last: list[int]) -> None:
     """Writes take queue pairs in turn, of which the NIC has two: each first use is free."""
