@@ -81,6 +81,18 @@ def _text(plan: RunPlan, life: int, *, brief: bool = False) -> bytes:
     return json.dumps(determined, sort_keys=True, default=plain).encode()
 
 
+def _topology(plan: RunPlan) -> dict[str, Any]:
+    """Return the topology without what earlier versions had not, unless it is chosen."""
+    data: dict[str, Any] = export.as_data(plan.topology)  # made for this caller
+    if data["parameters"].get("scale_up_links") is None:
+        data["parameters"].pop("scale_up_links", None)
+    for server in data["servers"]:
+        scale_up = server["scale_up"]
+        if not scale_up["links"]:
+            del scale_up["links"], scale_up["sums"]
+    return data
+
+
 def _determined(plan: RunPlan, life: int) -> dict[str, object]:
     """Return everything that determines the packets of ``plan`` in that ``life``."""
     request = plan.request
@@ -89,7 +101,7 @@ def _determined(plan: RunPlan, life: int) -> dict[str, object]:
         "scenario": request.scenario.name,
         "parameters": _chosen(request.parameters),
         "asked": _chosen(request, without=_WITHOUT_EFFECT),
-        "topology": export.as_data(plan.topology),
+        "topology": _topology(plan),
         "stages": [
             (stage.transport.name, dict(stage.transport.configs), repr(stage.switch))
             for stage in plan.stages
