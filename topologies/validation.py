@@ -129,7 +129,9 @@ def vrf_named(switch: Node, name: str) -> Vrf:
 
 def vrfs_of_ends(topology: Wiring) -> Mapping[CableEnd, str]:
     """Return the VRF of each port of an end node whose subnet is a tenant's."""
-    found = {}
+    found: dict[CableEnd, str] = {}
+    if not any(bridge.vrf for switch in topology.switches for bridge in switch.bridges):
+        return found
     for link in topology.links:
         for ours, theirs in (link.ends, link.ends[::-1]):
             switch = topology.by_name.get(theirs.node)

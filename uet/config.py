@@ -190,7 +190,7 @@ class FepConfig:
             "mpr": (1, 255),
             "window_bytes": (1, 2**40),
             "reps_freeze_time": (0, 8 * second),
-            "ports": (1, 8),
+            "ports": (1, 16),
             "ack_gen_trigger": (0, 32_768),
             "ack_gen_min_pkt_add": (0, 2_048),
             "max_ack_data_size": (0, 8_192),

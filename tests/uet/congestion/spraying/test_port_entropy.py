@@ -43,7 +43,7 @@ def port_of(ev: int, ports: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("ports", [2, 4])
+@pytest.mark.parametrize("ports", [2, 4, 16])
 def test_ports_take_turns_whatever_comes_back_first(ports: int, seed: int) -> None:
     """Answers come in any order, some for several packets, as a network brings them."""
     spray, rng = policy(ports, seed), random.Random(seed)
