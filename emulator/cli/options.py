@@ -46,6 +46,24 @@ SEED: Option = click.option(
 )
 
 
+def waiting_prices(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give ``command`` the prices of waiting GPUs: ``gpu_watts``, ``nic_watts``, ``gpu_hour``."""
+    for name, metavar, meaning in (
+        (
+            "--gpu-hour",
+            "PRICE",
+            "what a GPU costs an hour, in any currency: adds what waiting costs",
+        ),
+        ("--nic-watts", "W", "what a NIC takes while its GPU waits for the network"),
+        ("--gpu-watts", "W", "what a GPU takes while it waits for the network"),
+    ):
+        option = click.option(
+            name, metavar=metavar, type=click.FloatRange(min=0, min_open=True), help=meaning
+        )
+        command = option(command)
+    return command
+
+
 def delay_bounds(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``command`` the bounds of one-way delays, in ns."""
     scale_out = click.option(

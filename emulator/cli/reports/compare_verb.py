@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from emulator.cli.options import result_format
+from emulator.cli.options import result_format, waiting_prices
 from emulator.errors import UserError
 from emulator.report.compare.comparison import (
     as_data,
@@ -21,6 +21,7 @@ from emulator.report.compare.comparison import (
 from emulator.report.compare.sources import SUITE, MeasuredSource, read_source, read_suite
 from emulator.report.run.page import write_files
 from emulator.report.suite.folder import is_suite
+from emulator.report.waiting_cost import WaitingPrices
 
 #: Exit status where a condition of --fail-if holds: distinct from an error's.
 CONDITION_HOLDS = 3
@@ -47,12 +48,14 @@ CONDITION_HOLDS = 3
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="also write an HTML page"
 )
+@waiting_prices
 def command(
     sources: tuple[Path, ...],
     conditions: tuple[str, ...],
     collective: str | None,
     form: str,
     html: Path | None,
+    **prices: float | None,
 ) -> None:
     """Compare run folders B... with A: what differed in input and outcome, and by how much.
 
@@ -60,9 +63,10 @@ def command(
     suites, whose tests are compared row by row.  A difference
     counts where the ranges of seeds or iterations of both sides do not overlap.
     """
+    costs = WaitingPrices(**prices)
     if len(sources) < 2:
         raise UserError("two sources or more are compared; name another run folder or log")
-    base, *others = [_source(path, collective) for path in sources]
+    base, *others = [_source(path, collective, costs) for path in sources]
     requested = [parse_condition(text, base.metrics) for text in conditions]
     if len({one.kind == SUITE for one in (base, *others)}) > 1:
         raise UserError("a suite is compared with suites; name run folders of its trials instead")
@@ -82,5 +86,9 @@ def command(
         sys.exit(CONDITION_HOLDS)
 
 
-def _source(path: Path, collective: str | None) -> MeasuredSource:
-    return read_suite(path) if is_suite(path) else read_source(path, collective)
+def _source(path: Path, collective: str | None, prices: WaitingPrices) -> MeasuredSource:
+    if not is_suite(path):
+        return read_source(path, collective, prices)
+    if prices.given:
+        raise UserError(f"{path} is a suite: prices are for run folders, such as its trials'")
+    return read_suite(path)

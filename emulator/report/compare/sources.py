@@ -20,6 +20,7 @@ from emulator.nccl_tests import log_file
 from emulator.nccl_tests.cluster_log import ClusterLog, ClusterTimes
 from emulator.report.run_folder import RunRecord, labels
 from emulator.report.suite.folder import ReportedTest, SuiteFolder
+from emulator.report.waiting_cost import WaitingPrices, with_cost
 from emulator.run_files import RESULT
 from emulator.suite.suite_model import SAMPLES, Point, SuiteTable
 
@@ -106,17 +107,23 @@ def measured(metrics: Iterable[Metric[Any]]) -> list[str]:
     return [one.key for one in readable(metrics) if one.numeric]
 
 
-def read_source(path: Path, collective: str | None = None) -> MeasuredSource:
+def read_source(
+    path: Path, collective: str | None = None, prices: WaitingPrices | None = None
+) -> MeasuredSource:
     """Read ``path``; UserError if it is none of what can be compared.
 
-    ``collective`` is that of a log which does not name its test.
+    ``collective`` is that of a log which does not name its test.  With ``prices`` a run has what
+    waiting GPUs cost.
     """
+    prices = prices or WaitingPrices()
     if path.is_dir():
-        return _run(path)
+        return _run(path, prices)
+    if prices.given and path.exists() and path.name != RESULT:
+        raise UserError(f"{path} does not say who waits: prices are for run folders")
     if not path.exists():
         raise UserError(f"there is no {path}; name run folders, or files of a cluster's tests")
     if path.name == RESULT:
-        return _run(path.parent)
+        return _run(path.parent, prices)
     if path.name.endswith(_INSPECTOR_ENDS) and _is_inspector(path):
         return _inspector(path)
     return _nccl_tests(log_file.read(path), path, collective)
@@ -130,8 +137,8 @@ def _is_inspector(path: Path) -> bool:
         raise UserError(f"{path} cannot be read: {error.strerror}; name another file") from None
 
 
-def _run(path: Path) -> MeasuredSource:
-    record = RunRecord.read(path)
+def _run(path: Path, prices: WaitingPrices) -> MeasuredSource:
+    record = with_cost(RunRecord.read(path), prices)
     result, environment = record.result, record.environment
     asked = {name: str(result.get(name)) for name in _TOLD}
     switches = dict.fromkeys(str(row.get("switch")) for row in record.rows)

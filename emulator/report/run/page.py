@@ -28,6 +28,7 @@ from emulator.report.run.report_tables import (
     row_table,
 )
 from emulator.report.run_folder import RunRecord, drawn_rows
+from emulator.report.waiting_cost import WaitingPrices, with_cost
 from emulator.result_rows import summary
 from emulator.run_files import CAPTURE, EVENTS
 from emulator.whole_file import MEND, write_whole
@@ -258,12 +259,16 @@ def rendered(template: str, drawn: bool, **content: Any) -> str:
     )
 
 
-def write_report(folder: Path, output: Path | None = None) -> Path:
+def write_report(
+    folder: Path, output: Path | None = None, prices: WaitingPrices | None = None
+) -> Path:
     """Write the report of a run folder; return the page's path.
+
+    With ``prices`` it has what waiting GPUs cost.
 
     The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
     """
-    record = RunRecord.read(folder)
+    record = with_cost(RunRecord.read(folder), prices or WaitingPrices())
     sections = sections_of(record)
     page = output or folder / PAGE
     beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")

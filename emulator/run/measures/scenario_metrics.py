@@ -225,6 +225,30 @@ _OF_SCENARIOS = {
     "call_sites": "of `torchrun`: the calls by line of the script",
 }
 
+#: Of :mod:`emulator.report.waiting_cost`, at the prices that `report` and `compare` are given.
+_OF_WAITING: tuple[Metric[Any], ...] = tuple(
+    Metric(
+        key,
+        f"with prices: {meaning}",
+        heading=heading,
+        unit=unit,
+        observed_at=ENDPOINT,
+        better=-1,
+        decimals=decimals,
+        place=place,
+    )
+    for place, (key, meaning, heading, unit, decimals) in enumerate(
+        (
+            ("waiting_gpus", "GPUs that wait for the network, on average", "waiting", "GPUs", 2),
+            ("waiting_watts", "what these and their NICs take", "waiting", "W", 1),
+            ("waiting_joules", "that energy in an iteration", "waiting", "J", 4),
+            ("waiting_cost_hour", "price of these GPUs for an hour", "waiting", "an hour", 2),
+        ),
+        341,
+    )
+)
+
 register("collective", _OF_COLLECTIVES)
 register("fault", _OF_FAULTS)
+register("scenario", _OF_WAITING)
 register("scenario", (Metric[Any](key, meaning) for key, meaning in _OF_SCENARIOS.items()))
