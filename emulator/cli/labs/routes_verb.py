@@ -16,8 +16,13 @@ from emulator.cli.options import LAB, TABLE_OR_JSON, option
 from emulator.cli.plain_tables import page, plain_table
 from emulator.dataplane.cleanup import require_root
 from emulator.dataplane.control_plane import routing_tables
-from emulator.dataplane.control_plane.kernel_routes import read_routes
-from emulator.dataplane.control_plane.routing_tables import BEST, BgpPath, RouteRow, RoutesRecord
+from emulator.dataplane.control_plane.routing_tables import (
+    BEST,
+    BgpPath,
+    RibRoute,
+    RouteRow,
+    RoutesRecord,
+)
 from emulator.dataplane.fabric_choice import choose
 from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
@@ -93,12 +98,7 @@ def _of_lab(lab: str | None, node: str) -> RoutesRecord:
         source = f"lab {record.lab}"
         if running.routing is not None and running.topology.node(name).is_switch:
             return routing_tables.asked(running.routing, name, source)
-        ports = {
-            index: end.port
-            for end, index in running.interface_indices().items()
-            if end.node == name
-        }
-        kernel = read_routes(running.kernel(name), ports)
+        kernel = routing_tables.living_hops(running.exec(name, ["ip", "-j", "route"]).stdout)
         return routing_tables.computed(running.topology, name, source, kernel=kernel)
 
 
@@ -138,11 +138,7 @@ def _table(rows: Iterable[RouteRow], *, with_rib: bool) -> Table:
     table = plain_table(None, "prefix", *columns)
     for row in rows:
         vrf = "" if row["vrf"] == routing_tables.DEFAULT_VRF else f" of {row['vrf']}"
-        rib = [
-            ": ".join(filter(None, (one["protocol"], ", ".join(one["next_hops"]))))
-            for one in row["rib"]
-            if one["chosen"]
-        ]
+        rib = [_route(route) for route in row["rib"] if route["chosen"]]
         table.add_row(
             row["prefix"] + vrf,
             *(["; ".join(rib) or "-"] if with_rib else []),
@@ -153,6 +149,12 @@ def _table(rows: Iterable[RouteRow], *, with_rib: bool) -> Table:
     return table
 
 
+def _route(route: RibRoute) -> str:
+    if route["protocol"] == routing_tables.OWN:
+        return routing_tables.OWN
+    return f"{route['protocol']}: {', '.join(route['next_hops']) or '-'}"
+
+
 def _many(peers: Iterable[str | None]) -> str:
     """Return the names of ``peers``, with the number of their sessions where there are several."""
     counted = Counter(_switch(peer) for peer in peers)
@@ -160,7 +162,7 @@ def _many(peers: Iterable[str | None]) -> str:
 
 
 def _switch(peer: str | None) -> str:
-    return "own" if peer is None else peer.partition(" ")[0]
+    return routing_tables.OWN if peer is None else peer.partition(" ")[0]
 
 
 def _chosen(paths: Sequence[BgpPath]) -> str:

@@ -19,7 +19,6 @@ from typing import Any, TypedDict, cast
 from emulator.dataplane.control_plane import control_plane_choice
 from emulator.dataplane.control_plane.convergence import ConvergedState
 from emulator.dataplane.control_plane.daemons import directory_of
-from emulator.dataplane.control_plane.kernel_routes import Routes
 from emulator.dataplane.control_plane.lab_routing import Routing
 from emulator.dataplane.control_plane.render import render
 from emulator.dataplane.control_plane.speakers import Speaker, speakers
@@ -33,6 +32,8 @@ ROUTES = "routes.json"
 IPV4, EVPN = "ipv4 unicast", "l2vpn evpn"
 DEFAULT_VRF = "default"
 BEST, EQUAL = "best", "equal"
+#: Networks and paths of the node itself.
+OWN = "own"
 #: Lines of FRR's configuration that decide what is advertised.
 _EXPORTS = re.compile(
     r"(network|aggregate-address|redistribute|advertise)\b"
@@ -118,6 +119,7 @@ def _networks(prefix: str) -> Iterator[IPv4Network]:
 def asked(routing: Routing, switch: str, source: str) -> RoutesRecord:
     """Return what FRR of ``switch`` answers.  Raises UserError if it does not."""
     daemons = routing.switches[switch]
+    daemons.check_alive()
     speaker = speakers(routing.topology, routing.plane)[switch]
     peers = _peers(speaker)
     seen = {_seen(routing.topology, switch, key): peer for key, peer in peers.items()}
@@ -283,11 +285,11 @@ def _exports(configuration: str) -> dict[str, list[str]]:
 
 
 def computed(
-    topology: Topology, node: str, source: str, *, kernel: Routes | None = None
+    topology: Topology, node: str, source: str, *, kernel: Mapping[str, list[str]] | None = None
 ) -> RoutesRecord:
     """Return what stands for the routes of ``node`` where no daemon can be asked.
 
-    ``kernel`` has the routes of a running node.
+    ``kernel`` has the next hops of a running node by destination (:func:`living_hops`).
     """
     plane = control_plane_choice.of(topology)
     switch = topology.node(node)
@@ -301,7 +303,7 @@ def computed(
         rows.append(row)
 
     for network in destinations(topology).get(node, ()):
-        add(network, "own", ())
+        add(network, OWN, ())
     chosen = f"all {topology.profile.routing} paths"
     policy: dict[str, list[str]] = {}
     stands_in = {
@@ -320,7 +322,7 @@ def computed(
         for route in static_routes(topology)[node]:
             hops = [f"{hop.port} ({hop.via})" for hop in route.hops]
             if kernel is not None and route.table is RouteTable.MAIN:
-                hops = [str(hop) for hop in kernel.get(route.destination, ())]
+                hops = kernel.get(str(route.destination), [])
             table = "" if route.table is RouteTable.MAIN else f", table {route.table.name.lower()}"
             add(route.destination, f"static{table}", hops)
     stands_in["loc_rib"] = f"{chosen}, computed from the topology, which the RIB has"
@@ -332,6 +334,17 @@ def computed(
         "stands_in": stands_in,
         "routes": sorted(rows, key=lambda row: IPv4Network(row["prefix"])),
     }
+
+
+def living_hops(answer: str) -> Mapping[str, list[str]]:
+    """Return the next hops of ``answer``, of ``ip -j route``, without those whose port is down."""
+    found = {}
+    for route in json.loads(answer):
+        prefix = "0.0.0.0/0" if route["dst"] == "default" else route["dst"]
+        hops = [hop for hop in route.get("nexthops", [route]) if "dead" not in hop["flags"]]
+        via = [f"{hop['dev']} ({hop['gateway']})" for hop in hops if "gateway" in hop]
+        found[str(IPv4Network(prefix))] = via
+    return found
 
 
 # ------------------------------------------------------------------ run folders

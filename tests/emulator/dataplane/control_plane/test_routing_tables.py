@@ -16,6 +16,7 @@ from emulator.dataplane.control_plane.routing_tables import (
     computed,
     left_in,
     link_local,
+    living_hops,
     overlapping,
 )
 from emulator.errors import UserError
@@ -71,6 +72,23 @@ def test_a_prefix_is_found_in_routes_of_evpn(fabric: Topology) -> None:
 
     assert found("10.0.1.0/24") == [host]
     assert found("10.0.3.9/32") == [subnet]
+
+
+def test_next_hops_behind_a_dead_port_do_not_count() -> None:
+    alive = {"gateway": "172.16.0.3", "dev": "up1", "flags": []}
+    dead = {"gateway": "172.16.0.1", "dev": "up0", "flags": ["dead", "linkdown"]}
+    routes = [
+        {"dst": "10.0.2.0/24", "flags": [], "nexthops": [dead, alive]},
+        {"dst": "10.255.64.2", **alive},
+        {"dst": "default", **dead},
+        {"dst": "172.16.0.2/31", "dev": "up1", "flags": []},
+    ]
+    assert living_hops(json.dumps(routes)) == {
+        "10.0.2.0/24": ["up1 (172.16.0.3)"],
+        "10.255.64.2/32": ["up1 (172.16.0.3)"],
+        "0.0.0.0/0": [],
+        "172.16.0.2/31": [],
+    }
 
 
 def test_a_link_local_address_is_that_which_linux_makes_of_a_mac() -> None:
