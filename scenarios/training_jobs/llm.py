@@ -18,7 +18,9 @@ Traffic: what the step really exchanges (``scenarios/workloads/transformer``).  
 ReduceScatters and AllGathers of ``tp`` (AllReduces with ``sp=off``), AllGathers and ReduceScatters
 of keys and values of ``cp``, and AlltoAlls of ``ep``.  Stages send outputs forward and gradients
 backward, in the order of 1F1B or GPipe.  Replicas add their gradients in buckets beside backward;
-``zero=1`` to ``3`` divides optimiser, gradients and weights.  At the end all GPUs exchange the norm
+``zero=1`` to ``3`` divides optimiser, gradients and weights.  ``gradient_bytes=2`` and ``1`` are
+gradients of bfloat16 and fp8.  With ``top=0.01`` each replica sends the largest hundredth to all
+others, with 4 octets of index each (top-k).  At the end all GPUs exchange the norm
 of the gradients.  Tensors have synthetic contents.  Each result is compared, element by element,
 by the computation that needs it; ``#wrong`` counts results with a wrong element.
 

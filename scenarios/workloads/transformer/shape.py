@@ -44,6 +44,7 @@ Rajbhandari et al., SC'20.  Context parallelism gathers keys and values (Grattaf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -346,6 +347,8 @@ def _ranges(counts: Sequence[int]) -> list[range]:
 
 #: Octets of activations and of weights, in 16 bits.
 ELEMENT_BYTES = WEIGHT_BYTES = 2
+#: Octets of the index of a gradient.
+INDEX_BYTES = 4
 #: Octets of a weight's state that a new replica needs: Adam in mixed precision (SC'20, 3.1).
 STATE_BYTES = 14
 #: FLOPs backward for each one forward.
@@ -358,7 +361,8 @@ class StepShape:
 
     ``micro_batch`` is sequences of ``sequence`` tokens, and a replica has ``micro_batches`` of
     them.  ``interleave`` is the chunks of layers that a stage has.  ``zero`` is the ZeRO stage.
-    Raises UserError for what cannot be divided.
+    Replicas gather ``gradient_share`` of their gradients with indices (top-k); with 0 they add up
+    all.  Raises UserError for what cannot be divided.
     """
 
     model: TransformerShape
@@ -370,6 +374,7 @@ class StepShape:
     sequence_parallel: bool = False
     zero: int = 0
     gradient_bytes: int = 4
+    gradient_share: Fraction = Fraction(0)
 
     def __post_init__(self) -> None:
         model, layout = self.model, self.layout
@@ -394,6 +399,11 @@ class StepShape:
                 f"interleave={self.interleave} needs several stages, and micro-batches in "
                 f"multiples of them; there are {layout.pp} stages and {self.micro_batches} "
                 "micro-batches of a replica; change pp, batch or interleave=1"
+            )
+        if self.gradient_share and self.zero:
+            raise UserError(
+                f"zero={self.zero} scatters sums of gradients, and replicas that gather the "
+                "largest have none; take zero=0, or all gradients (top=0)"
             )
         if layout.ep > 1 and layout.tp > 1 and not self.sequence_parallel:
             raise UserError(
@@ -517,7 +527,14 @@ class StepShape:
             return others * (2 * WEIGHT_BYTES + self.gradient_bytes) * self.micro_batches
         if self.zero:
             return others * (self.gradient_bytes + WEIGHT_BYTES)
+        if self.gradient_share:
+            return Fraction((ranks - 1) * self.chosen_bytes(math.ceil(self.gpu_weights)))
         return 2 * others * self.gradient_bytes
+
+    def chosen_bytes(self, gradients: int) -> int:
+        """Return the octets of the largest of so many gradients, with an index for each."""
+        kept = math.ceil(gradients * self.gradient_share)
+        return kept * (self.gradient_bytes + INDEX_BYTES)
 
     @property
     def key_value_bytes(self) -> int:

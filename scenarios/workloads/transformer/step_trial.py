@@ -17,6 +17,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import cast, overload
 
@@ -36,6 +37,7 @@ from emulator.sim.endpoint.operations.schedule import (
 )
 from scenarios.collectives.collective_parameters import SHARE
 from scenarios.collectives.size_sweep import WARMUPS
+from scenarios.workloads.network.training_trial import DECIMAL
 from scenarios.workloads.transformer.dependent_program import DependentProgram
 from scenarios.workloads.transformer.shape import (
     CP,
@@ -445,7 +447,14 @@ class StepParameters:
     order: str = parameter("1f1b", choices=ORDERS, help="order of micro-batches in a stage")
     overlap: str = parameter("on", choices=_SWITCH, help="gradients and weights beside computing")
     bucket: int = parameter(25 * 2**20, SIZE, help="gradients exchanged at once, unscaled")
-    gradient_bytes: str = parameter("4", choices=("4", "2"), help="octets of a gradient")
+    gradient_bytes: str = parameter(
+        "4", choices=("4", "2", "1"), help="octets of a gradient: float32, bfloat16, fp8"
+    )
+    top: int = parameter(
+        0,
+        replace(DECIMAL, minimum=0, maximum=10**6),
+        help="share of its gradients that a replica sends, with indices (top-k); 0: all are added",
+    )
     tflops: int = parameter(989, COUNT, help="TFLOPS that a GPU has at its peak (H100: 989)")
     efficiency: int = parameter(400, SHARE, help="share of the peak that computing reaches")
     scale: int = parameter(256, LARGE_COUNT, help="what octets and computing times are divided by")
@@ -487,7 +496,7 @@ class StepParameters:
         if self.zero == 3:
             refuse_idle(self, ("bucket",), "beside zero=3")
         if self.cp == max(replicas) == 1:
-            without = ("zero", "overlap", "bucket", "gradient_bytes")
+            without = ("zero", "overlap", "bucket", "gradient_bytes", "top")
             refuse_idle(self, without, "beside dp=1 and cp=1")
 
     def step(self, dp: int) -> StepShape:
@@ -508,6 +517,7 @@ class StepParameters:
             sequence_parallel=self.sp == "on" and self.tp > 1,
             zero=self.zero,
             gradient_bytes=int(self.gradient_bytes),
+            gradient_share=Fraction(self.top, 10**6),
         )
         if self.order == "gpipe" and self.interleave > 1:
             raise UserError("order=gpipe has one chunk a stage; take interleave=1, or order=1f1b")

@@ -305,13 +305,11 @@ class WeightExchange:
         scale: StepScale,
         numbers: Iterator[int],
         streams: Sequence[ReplicaStreams],
-        *,
-        zero: int,
-        gradient_bytes: int,
+        step: shape.StepShape,
     ) -> None:
         self._computing, self._scale = computing, scale
         self._numbers, self._streams = numbers, streams
-        self._zero, self._gradient_bytes = zero, gradient_bytes
+        self._step, self._zero = step, step.zero
         #: results that the optimiser waits for, by rank
         self.reduced: dict[int, list[CheckedTensor]] = {}
         #: weights that ZeRO 1 and 2 gather after the optimiser
@@ -324,13 +322,19 @@ class WeightExchange:
     def open_gradients(self, ranks: Iterable[int], unit: WeightUnit) -> OpenGradients:
         """Return the gradients of ``unit``, for the computation that makes them to fill."""
         opened = OpenGradients()
+        step = self._step
         collective = REDUCE_SCATTER if self._zero else ALL_REDUCE
+        if step.gradient_share:
+            collective = ALL_GATHER
         for replicas in self._of_stage(ranks):
             count = replicas.count(unit)
             if not count:
                 continue
             stream = replicas.gradients
-            octets = self._octets(stream, collective, count * self._gradient_bytes)
+            whole = count * step.gradient_bytes
+            if step.gradient_share:
+                whole = len(replicas.ranks) * step.chosen_bytes(count)
+            octets = self._octets(stream, collective, whole)
             label = f"{unit.name} gradients {stream.kind}"
             pending = stream.open(collective, octets, next(self._numbers), label)
             opened.exchanges.append(pending)
@@ -456,8 +460,7 @@ class TrainingStep:
             scale,
             self._numbers,
             list(self._replicas()),
-            zero=step.zero,
-            gradient_bytes=step.gradient_bytes,
+            step,
         )
         #: by direction, chunk of the model and micro-batch: what each GPU gets from another stage
         self._arrivals: dict[tuple[bool, int, int], dict[int, CheckedTensor]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 from scenarios.workloads.transformer.shape import SHAPES, ParallelLayout, StepShape
@@ -40,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sequence parallel": {"tp": 2, "dp": 2, "layers": 1, "sequence_parallel": True, "zero": 2},
     "fsdp": {"dp": 4, "micro_batches": 2, "zero": 3},
+    "largest gradients": {"tp": 2, "dp": 2, "gradient_share": Fraction(1, 100)},
     "fsdp, not ahead": {
         **{"dp": 4, "micro_batches": 1, "zero": 3},
         "choices": StepChoices(overlap=False),

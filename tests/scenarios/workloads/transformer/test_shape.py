@@ -6,6 +6,7 @@ Models and configurations: Grattafiori et al., arXiv 2407.21783, tables 3 and 4.
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -253,6 +254,10 @@ def test_gradients_and_weights_of_replicas() -> None:
         assert float(one.gradient_step_bytes) == pytest.approx(fp32, rel=4e-3)
         first = dataclasses.replace(one, zero=1)
         assert float(first.gradient_step_bytes) == pytest.approx(sharded, rel=4e-3)
+        top = dataclasses.replace(half, gradient_share=Fraction(1, 100))
+        ranks = one.layout.dp * one.layout.cp
+        chosen = (ranks - 1) * float(one.gpu_weights) / 100 * (2 + 4)
+        assert float(top.gradient_step_bytes) == pytest.approx(chosen, rel=1e-6)
         third = dataclasses.replace(half, zero=3)
         each = third.gradient_step_bytes / one.micro_batches
         assert float(each) == pytest.approx(fsdp, rel=4e-3)

@@ -103,6 +103,10 @@ def test_octets_of_stages_context_and_experts_are_those_of_the_formulas() -> Non
     one = run(cp=2).jobs[0].step
     replicas = 2 * one.dense_layer_weights * one.gradient_bytes
     assert context == pytest.approx(float(4 * one.context_layer_bytes + replicas) / SCALE, rel=1e-5)
+    share = Fraction(1, 50)
+    top = run(dp=3, gradient_share=share, gradient_bytes=1, scale=SCALE, choices=LARGE)
+    chosen = float(3 * top.jobs[0].step.gradient_step_bytes)
+    assert _octets(top) == pytest.approx(chosen / SCALE, rel=1e-4)
     experts = _whole(2, model="8x7b", dp=2, ep=2) - _whole(1, model="8x7b", dp=2, ep=2)
     one = run(model="8x7b", dp=2, ep=2).jobs[0].step
     replicas = 2 * one.dense_layer_weights * one.gradient_bytes
