@@ -13,6 +13,7 @@ from tests.topologies.designs.test_designs import numbers
 from topologies import catalogue
 from topologies.analysis.capacity import format_ratio, oversubscription
 from topologies.designs.references import Mrc, Reference
+from topologies.exports.htsim import to_htsim
 from topologies.model import CableEnd, Role, Topology, TopologyError
 
 README = (CHECKOUT / "topologies" / "README.md").read_text()
@@ -56,6 +57,27 @@ def test_the_largest_fabric_is_planned_and_refused() -> None:
     assert (tiers.gpus, tiers.rail_switches, tiers.spines * tiers.spine_sets) == MRC
     with pytest.raises(TopologyError, match="1048576 links to spine switches"):
         catalogue.load("mrc:scale=1")
+
+
+@pytest.mark.nightly
+def test_the_file_of_uet_htsim_is_what_its_export_writes() -> None:
+    """Its ``leaf_spine_8192_800g.topo`` has all of these lines, and a bundle of one by default."""
+    written = to_htsim(catalogue.load("ue_leaf_spine:scale=1"))
+    settings = [line for line in written.splitlines() if line and not line.startswith("#")]
+    assert sorted(set(settings) - {"Bundle 1"}) == [
+        "Downlink_Latency_ns 1000",
+        "Downlink_speed_Gbps 800",
+        "Nodes 8192",
+        "Oversubscribed 1",
+        "Podsize 8192",
+        "Radix_Down 128",
+        "Radix_Down 64",
+        "Radix_Up 64",
+        "Switch_Latency_ns 0",
+        "Tier 0",
+        "Tier 1",
+        "Tiers 2",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
