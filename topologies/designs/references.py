@@ -61,7 +61,7 @@ def _links(capacity: int, switches: int, rate: int) -> tuple[int, int]:
 
 
 @register
-@with_defaults(scale=16, segments=4, hosts=32, gpus_per_host=8, spines=16)
+@with_defaults(scale=16, segments=4, hosts=32, gpus_per_host=8, spines=16, scale_up="nvswitch3")
 class DgxSuperPod(Reference):
     """NVIDIA DGX SuperPOD H100: scalable units of 32 servers on eight rail leaves.
 
@@ -96,6 +96,7 @@ class DgxSuperPod(Reference):
     uplinks_per_super=1,
     subnets="divided",
     subnet_prefix=27,
+    scale_up="nvswitch3",
 )
 class Meta24k(Reference):
     """Meta's RoCE cluster of 24,576 H100: racks of two servers, pods of 3,072 GPUs.
@@ -166,6 +167,7 @@ class AlibabaHpn(Reference):
     spines=256,
     subnets="divided",
     subnet_prefix=26,
+    scale_up="nvswitch4",
 )
 class Mrc(Reference):
     """The multi-plane fabric of MRC: 800G NICs as 8 x 100G, a two-tier Clos for each plane.
