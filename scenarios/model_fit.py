@@ -19,7 +19,8 @@ GPUs. The feed-forward network works alike (Shoeybi et al., arXiv 1909.08053).  
 tokens x hidden x 2 octets.  It is a ring over the GPUs in rank order, of real numbers, and every
 sum is compared.  The numbers are float32, half as many.
 
-Models: Llama 3; with ``models=grok-1,qwen3-235b`` Grok-1 (314B weights) and Qwen3-235B-A22B.  With
+Models: Llama 3; with ``models=grok-1,qwen3-235b,deepseek-v3`` Grok-1 (314B weights),
+Qwen3-235B-A22B and DeepSeek-V3 (671B).  With
 ``cluster=100000`` the row has how many such replicas a cluster of so many GPUs holds: xAI's
 Colossus has 100,000, and 200,000 later (NVIDIA, 28 October 2024).  `topologies/README.md` has its
 fabric.
@@ -95,7 +96,7 @@ MODELS = {
     name: ModelSize(SHAPES[name], billions * 10**9)
     for name, billions in (
         *(("8b", 8), ("70b", 70), ("405b", 405)),
-        *(("grok-1", 314), ("qwen3-235b", 235)),
+        *(("grok-1", 314), ("qwen3-235b", 235), ("deepseek-v3", 671)),
     )
 }
 

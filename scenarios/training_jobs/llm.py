@@ -10,8 +10,9 @@
     stage 2   [ TP x4 ] layers 5-6, head           [ TP x4 ] layers 5-6, head
 
 Model: Llama 3 (``8b``, ``70b``, ``405b``), Mixtral 8x7B (``8x7b``), Grok-1 (``grok-1``: 2 of 8
-experts) or Qwen3-235B-A22B (``qwen3-235b``: 8 of 128 experts), with ``layers``, ``hidden`` and
-``heads`` as the user has them.  Ranks are in Megatron's order tp-cp-ep-dp-pp, on the GPUs in
+experts), Qwen3-235B-A22B (``qwen3-235b``: 8 of 128) or DeepSeek-V3 (``deepseek-v3``: 8 of 256, a
+shared one, the first three layers dense, latent attention, ``tp=1``), with ``layers``, ``hidden``
+and ``heads`` as the user has them.  Ranks are in Megatron's order tp-cp-ep-dp-pp, on the GPUs in
 the order of the fabric.
 
 Traffic: what the step really exchanges (``scenarios/workloads/transformer``).  Each layer has its

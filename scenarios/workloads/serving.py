@@ -147,7 +147,7 @@ class ServingJob:
         A layer sends the hidden state to each expert of the token. The exchanges of all layers are
         one, spread evenly, of one octet at least.
         """
-        copies = self.shape.layers * self.shape.experts_per_token
+        copies = self.shape.expert_layers * self.shape.experts_per_token
         return max(1, copies * self.shape.hidden * NUMBER_BYTES // (self.decode_gpus * self.scale))
 
     # -- times -----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class ServingJob:
     @property
     def prefill_ns(self) -> int:
         shape = self.shape
-        per_token = 2 * (shape.layers * shape.active_layer_weights + shape.head_weights)
+        per_token = 2 * (shape.active_weights + shape.head_weights)
         attention = 2 * shape.layers * shape.attention_size * self.prompt**2
         flops = per_token * self.prompt + attention
         return round(flops / (self.tflops * 1000 * self.prefill_gpus * self.scale))
@@ -170,16 +170,17 @@ class ServingJob:
         """Return how long a decode step reads memory before its exchange."""
         shape = self.shape
         if self.by_experts:
-            weights = shape.layers * (shape.attention_weights + shape.router_weights)
+            chosen = shape.expert_layers * shape.experts_per_token * shape.feed_forward_weights
+            weights = shape.active_weights - chosen
             return self._reading_ns(weights + shape.head_weights, 1)
-        weights = shape.layers * shape.active_layer_weights + shape.head_weights
+        weights = shape.active_weights + shape.head_weights
         return self._reading_ns(weights, self.decode_gpus)
 
     @property
     def expert_ns(self) -> int:
         """Return how long the experts of a GPU take for a step: all their weights are read."""
         shape = self.shape
-        weights = shape.layers * shape.experts * shape.feed_forward_weights
+        weights = shape.expert_layers * shape.experts * shape.feed_forward_weights
         return round(weights * NUMBER_BYTES / self._rate(self.decode_gpus))
 
     @property

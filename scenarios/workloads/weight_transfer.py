@@ -284,7 +284,7 @@ class WeightTransfer:
     def _serve(
         self, program: Program, serving: Serving, complete: Mapping[int, Sequence[int]]
     ) -> None:
-        for source, target in self.serving_pairs:
+        for source, target in sorted(self.serving_pairs):
             before = () if serving.beside else tuple(complete[source])
             for _ in range(serving.count):
                 local = program.allocate(source, f"to{target}", serving.octets)

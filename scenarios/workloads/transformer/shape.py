@@ -55,8 +55,34 @@ from scenarios.workloads.network.parallel_training import FORWARD, micro_batch_o
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Attention over a latent of keys and values (MLA; DeepSeek-V3, arXiv 2412.19437, 2.1.1).
+
+    ``query_rank`` and ``latent`` are the sizes of the compressed queries, and of keys and values.
+    A head has ``head`` elements without and ``rotary`` with a position, and ``value`` of a value.
+    """
+
+    query_rank: int
+    latent: int
+    head: int
+    rotary: int
+    value: int
+
+    def weights(self, hidden: int, heads: int) -> int:
+        queries = self.query_rank * (hidden + heads * (self.head + self.rotary))
+        keys = hidden * (self.latent + self.rotary)
+        return (
+            queries + keys + heads * (self.latent * (self.head + self.value) + self.value * hidden)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransformerShape:
-    """The sizes of a model; a dense one has one expert."""
+    """The sizes of a model; a dense one has one expert.
+
+    Each token passes ``shared_experts`` beside those that its router chooses.  The first
+    ``dense_layers`` have one network, as wide as all experts of a token together.
+    """
 
     name: str
     layers: int
@@ -67,10 +93,16 @@ class TransformerShape:
     vocabulary: int
     experts: int = 1
     experts_per_token: int = 1
+    shared_experts: int = 0
+    dense_layers: int = 0
     stated_head_size: int = 0  # 0: hidden size over heads
+    latent_attention: LatentAttention | None = None
 
     @property
     def head_size(self) -> int:
+        """Return the elements of a head: with a latent, the mean of those of a key and a value."""
+        if latent := self.latent_attention:
+            return (latent.head + latent.rotary + latent.value) // 2
         return self.stated_head_size or self.hidden // self.heads
 
     @property
@@ -80,11 +112,18 @@ class TransformerShape:
 
     @property
     def key_value_size(self) -> int:
-        """Return the elements of the keys of one token in one layer; its values have as many."""
+        """Return the elements of the keys of one token in one layer; its values have as many.
+
+        A latent with its rotary part is both.
+        """
+        if latent := self.latent_attention:
+            return (latent.latent + latent.rotary) // 2
         return self.key_value_heads * self.head_size
 
     @property
     def attention_weights(self) -> int:
+        if latent := self.latent_attention:
+            return latent.weights(self.hidden, self.heads)
         return 2 * self.hidden * (self.attention_size + self.key_value_size)
 
     @property
@@ -98,15 +137,37 @@ class TransformerShape:
         return self.experts * self.hidden if self.experts > 1 else 0
 
     @property
+    def expert_layers(self) -> int:
+        """Return how many layers have experts; a dense model has none."""
+        return max(0, self.layers - self.dense_layers) if self.experts > 1 else 0
+
+    @property
+    def shared_weights(self) -> int:
+        """Return the weights that each token passes in a layer with experts, beside its own."""
+        return self.shared_experts * self.feed_forward_weights
+
+    @property
     def layer_weights(self) -> int:
         """Return the weights of a layer, all experts and the norms included."""
-        experts = self.experts * self.feed_forward_weights
+        experts = self.experts * self.feed_forward_weights + self.shared_weights
         return self.attention_weights + experts + self.router_weights + 2 * self.hidden
 
     @property
     def active_layer_weights(self) -> int:
-        experts = self.experts_per_token * self.feed_forward_weights
+        """Return the weights of a layer with experts that a token passes."""
+        experts = self.experts_per_token * self.feed_forward_weights + self.shared_weights
         return self.attention_weights + experts + self.router_weights
+
+    @property
+    def active_weights(self) -> int:
+        """Return the weights of all layers that a token passes, without norms."""
+        without_router = (self.layers - self.expert_layers) * self.router_weights
+        return self.layers * self.active_layer_weights - without_router
+
+    @property
+    def dense_layer_weights(self) -> int:
+        """Return the weights of one of the first layers, which have no experts."""
+        return self.active_layer_weights - self.router_weights + 2 * self.hidden
 
     @property
     def head_weights(self) -> int:
@@ -115,7 +176,9 @@ class TransformerShape:
 
     @property
     def weights(self) -> int:
-        return self.layers * self.layer_weights + 2 * self.head_weights + self.hidden
+        dense = min(self.layers, self.dense_layers)
+        layers = (self.layers - dense) * self.layer_weights + dense * self.dense_layer_weights
+        return layers + 2 * self.head_weights + self.hidden
 
     def key_value_bytes(self, element_bytes: int = 2) -> int:
         """Return the octets of the keys and values that one token leaves in one layer."""
@@ -123,8 +186,9 @@ class TransformerShape:
 
 
 #: Llama 3 (arXiv 2407.21783, table 3), Mixtral 8x7B (arXiv 2401.04088, table 1), Grok-1 (README.md
-#: and model.py of github.com/xai-org/grok-1: a feed-forward width of 2/3 x 8 x 6144) and
-#: Qwen3-235B-A22B (arXiv 2505.09388, table 2, and config.json of the model), by name.
+#: and model.py of github.com/xai-org/grok-1: a feed-forward width of 2/3 x 8 x 6144),
+#: Qwen3-235B-A22B (arXiv 2505.09388, table 2, and config.json of the model) and DeepSeek-V3
+#: (arXiv 2412.19437, section 4.2, and config.json; without multi-token prediction), by name.
 SHAPES = {
     one.name: one
     for one in (
@@ -188,6 +252,22 @@ SHAPES = {
             experts=128,
             experts_per_token=8,
             stated_head_size=128,
+        ),
+        TransformerShape(
+            name="deepseek-v3",
+            layers=61,
+            hidden=7168,
+            feed_forward=2048,
+            heads=128,
+            key_value_heads=1,  # the latent, which all heads share
+            vocabulary=129280,
+            experts=256,
+            experts_per_token=8,
+            shared_experts=1,
+            dense_layers=3,
+            latent_attention=LatentAttention(
+                query_rank=1536, latent=512, head=128, rotary=64, value=128
+            ),
         ),
     )
 }
@@ -436,7 +516,8 @@ class StepShape:
         """Return the FLOPs of a step on one GPU, the mean of all."""
         model = self.model
         active = (
-            model.layers * (model.active_layer_weights + 2 * model.hidden)
+            model.active_weights
+            + 2 * model.layers * model.hidden
             + 2 * model.head_weights
             + model.hidden
         )
@@ -452,10 +533,15 @@ class StepShape:
 
     @property
     def dense_layer_weights(self) -> int:
-        """Return the weights of a layer that are not experts', on one GPU."""
+        """Return the weights of a layer that are not those of its experts, on one GPU."""
         model = self.model
         experts = 0 if model.experts == 1 else model.experts * model.feed_forward_weights
         return (model.layer_weights - experts) // self.layout.tp
+
+    @property
+    def first_layer_weights(self) -> int:
+        """Return the weights of one of the first layers without experts, on one GPU."""
+        return self.model.dense_layer_weights // self.layout.tp
 
     @property
     def expert_layer_weights(self) -> int:
@@ -479,8 +565,10 @@ class StepShape:
     @property
     def gpu_weights(self) -> Fraction:
         """Return the weights of a GPU, the mean over the stages."""
+        first = min(self.model.layers, self.model.dense_layers)
         layer = self.dense_layer_weights + self.expert_layer_weights
-        whole = self.model.layers * layer + self.embedding_weights + self.head_weights
+        layers = (self.model.layers - first) * layer + first * self.first_layer_weights
+        whole = layers + self.embedding_weights + self.head_weights
         return Fraction(whole, self.layout.pp)
 
     # -- octets --------------------------------------------------------------------------------
@@ -564,13 +652,14 @@ class StepShape:
 
         Context parallelism scatters the gradients of what it gathers; experts have four AlltoAlls.
         """
-        layers = Fraction(self.model.layers, self.layout.pp) * self.micro_batches
-        on_the_way = 2 * self.context_layer_bytes + 4 * self.expert_layer_bytes
+        each = Fraction(self.micro_batches, self.layout.pp)
+        on_the_way = 2 * self.model.layers * self.context_layer_bytes
+        on_the_way += 4 * self.model.expert_layers * self.expert_layer_bytes
         return (
             self.tensor_step_bytes
             + self.stage_step_bytes
             + self.gradient_step_bytes
-            + layers * on_the_way
+            + each * on_the_way
         )
 
     def stage_layers(self) -> list[range]:

@@ -472,7 +472,7 @@ class StepParameters:
         }
         shape = dataclasses.replace(known, **changed)
         if (
-            not shape.stated_head_size and shape.hidden % shape.heads
+            not (shape.stated_head_size or shape.latent_attention) and shape.hidden % shape.heads
         ) or shape.heads % shape.key_value_heads:
             raise UserError(
                 f"hidden={shape.hidden} and heads={shape.heads} do not fit: heads divide the "

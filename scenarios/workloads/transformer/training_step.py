@@ -110,18 +110,19 @@ class LayerWork:
             ],
         )
 
-    def feed_forward(self) -> list[Work]:
+    def feed_forward(self, layer: int) -> list[Work]:
         """Return the work of a layer's feed-forward network, or of its experts, forward."""
         step, model = self.step, self.step.model
         weights = model.experts_per_token * model.feed_forward_weights
-        if model.experts == 1:
-            return self._divided(
-                step.activation_bytes, [Computing(step.weight_flops(weights + model.hidden))]
-            )
+        if model.experts == 1 or layer < model.dense_layers:
+            whole = weights + model.shared_weights + model.hidden
+            return self._divided(step.activation_bytes, [Computing(step.weight_flops(whole))])
         dispatch = Exchanging(shape.EP, ALL_TO_ALL, step.dispatch_bytes)
         octets = step.activation_bytes * model.experts_per_token
         return [
-            Computing(step.weight_flops(model.router_weights + model.hidden)),
+            Computing(
+                step.weight_flops(model.router_weights + model.shared_weights + model.hidden)
+            ),
             dispatch,
             *self._divided(octets, [Computing(step.weight_flops(weights))]),
             dispatch,
@@ -604,11 +605,13 @@ class TrainingStep:
         found: list[tuple[WeightUnit, Sequence[Work]]] = []
         if chunk == 0:
             found.append((WeightUnit(_EMBEDDING, step.embedding_weights), layers.embedding()))
-        work = [*layers.attention(), *layers.feed_forward()]
         for layer in self._chunk_layers[chunk]:
             name = f"layer {layer + 1}"
-            unit = WeightUnit(name, step.dense_layer_weights, step.expert_layer_weights)
-            found.append((unit, work))
+            if layer < step.model.dense_layers:
+                unit = WeightUnit(name, step.first_layer_weights)
+            else:
+                unit = WeightUnit(name, step.dense_layer_weights, step.expert_layer_weights)
+            found.append((unit, [*layers.attention(), *layers.feed_forward(layer)]))
         if chunk == len(self._chunk_layers) - 1:
             found.append((WeightUnit(_HEAD, step.head_weights), layers.head()))
         return found
@@ -619,7 +622,8 @@ class TrainingStep:
             return layers.embedding_backward()
         if unit.name == _HEAD:
             return layers.head_backward()
-        return [*backward(layers.feed_forward()), *backward(layers.attention())]
+        attention = layers.attention()
+        return [*backward(forward[len(attention) :]), *backward(attention)]
 
     # -- weights and gradients -----------------------------------------------------------------
 

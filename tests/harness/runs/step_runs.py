@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
         **{"model": "8x7b", "tp": 2, "dp": 4, "ep": 2, "layers": 1, "zero": 1},
         "sequence_parallel": True,
     },
+    "first layers without experts": {"model": "deepseek-v3", "dp": 4, "ep": 4, "layers": 4},
     "fsdp of experts": {"model": "8x7b", "dp": 4, "ep": 2, "layers": 1, "zero": 3},
     "interleaved": {"pp": 2, "interleave": 2, "layers": 4, "micro_batches": 4},
     "tensor ranks in two hosts": {

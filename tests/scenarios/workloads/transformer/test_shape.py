@@ -52,10 +52,22 @@ def test_a_token_passes_only_the_experts_that_its_router_chose() -> None:
     )
 
 
+def test_deepseek_v3_has_671b_weights_of_which_a_token_passes_36_6b() -> None:
+    """README_WEIGHTS.md of the model: 671B, 36.6B active with the output head's 0.9B."""
+    shape = SHAPES["deepseek-v3"]
+    assert shape.weights == 671_026_279_424
+    assert shape.active_weights + shape.head_weights == 36_624_596_992
+    assert shape.layers * shape.key_value_bytes() == 61 * (512 + 64) * 2
+    few = dataclasses.replace(shape, layers=4)
+    step = StepShape(model=few, layout=ParallelLayout(dp=8, ep=8))
+    held = 3 * (187_105_280 + 3 * 7168 * 18432 + 2 * 7168)  # the first layers
+    held += step.dense_layer_weights + 32 * 3 * 7168 * 2048
+    assert step.gpu_weights == held + step.embedding_weights + step.head_weights
+
+
 def test_22b_of_235b_weights_are_active() -> None:
     shape = SHAPES["qwen3-235b"]
-    active = shape.layers * shape.active_layer_weights + 2 * shape.head_weights
-    assert active == 22_189_965_312
+    assert shape.active_weights + 2 * shape.head_weights == 22_189_965_312
     assert shape.key_value_bytes() == 2 * 4 * 128 * 2  # heads of 128, and not of 4096 / 64
 
 
