@@ -30,9 +30,9 @@ class CallRecord:
     """One collective or message: the ``calls`` of its members by rank, and when each was there.
 
     ``places`` are its buffers by rank, and ``results`` where results begin in them.  ``relaying``
-    have not sent on yet all that others write.  Times are ns:
-    ``begun`` when a member's part began, ``ended`` when its result was known there, and ``waited``
-    how long the member stood still in waits for it.
+    have not sent on yet all that others write, and ``launch_ns`` is what a launch takes.  Times are
+    ns: ``begun`` when a member's part began, ``ended`` when its result was known there, and
+    ``waited`` how long the member stood still in waits for it.
     """
 
     number: int
@@ -44,6 +44,7 @@ class CallRecord:
     places: dict[int, dict[str, int]] = field(default_factory=dict)
     results: dict[int, int] = field(default_factory=dict)
     relaying: set[int] = field(default_factory=set)
+    launch_ns: int = 0
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waited: dict[int, int] = field(default_factory=dict)

@@ -66,6 +66,12 @@ class CompiledCall:
     divided_by: int = 1
 
     @property
+    def launch_ns(self) -> int:
+        """Return how long the library takes to launch it."""
+        times = [one.gpu_time.launch_ns for one in self.schedules.values() if one.gpu_time]
+        return max(times, default=0)
+
+    @property
     def relays(self) -> set[int]:
         """Return the ranks that send on what others write."""
         return {
@@ -111,7 +117,14 @@ class PlacedCalls:
         first_tags = self._take_tags(templates)
         for rank, template in templates.items():
             table = template.placed(places, first_tags, barriers)
-            schedules.append(Schedule(rank=rank, buffers=self.layout, operations=table))
+            schedules.append(
+                Schedule(
+                    rank=rank,
+                    buffers=self.layout,
+                    operations=table,
+                    gpu_time=template.gpu_time,
+                )
+            )
         return schedules
 
     def _take_tags(self, templates: Mapping[int, _Template]) -> dict[tuple[int, int], int]:
@@ -134,7 +147,7 @@ class _Template:
     """
 
     def __init__(self, schedule: Schedule, own: int) -> None:
-        self.rank = schedule.rank
+        self.rank, self.gpu_time = schedule.rank, schedule.gpu_time
         table = OperationTable.of(schedule.operations)
         count = len(table)
         kind = table.columns["kind"]

@@ -62,7 +62,7 @@ from emulator.workers.open_execution import OpenExecution
 #: Of each GPU's memory: the rank puts inputs into the first half, and the fabric works in the rest.
 ROOM_OCTETS = 16 << 30
 #: Orders of what is done in one instant, behind what ranks have come to (OpenExecution).
-_CALLED, _POLLED, _STORED, _FAILED = 2, 3, 4, 5
+_CALLED, _POLLED, _STORED, _FAILED, _LAUNCHED = 2, 3, 4, 5, 6
 
 
 @dataclass
@@ -511,7 +511,7 @@ class _Drive:
                 dtype = element_type(key.dtype)
                 at = record.places[rank][DIVISOR]
                 self._memories[rank].octets[at : at + octets].view(dtype)[:] = compiled.divided_by
-        record.relaying = compiled.relays
+        record.relaying, record.launch_ns = compiled.relays, compiled.launch_ns
         barriers = record.go, record.over, record.relayed
         schedules = self._calls.placed(key, record.places, barriers)
         self._execution.add(schedules, self._calls.layout)
@@ -566,7 +566,12 @@ class _Drive:
         at = record.places[member].get(INPUT)
         if at is not None:
             octets[at : at + len(source)] = source
-        self._execution.pass_barrier(record.go, [member])
+        go = partial(self._execution.pass_barrier, record.go, [member])
+        if not record.launch_ns:
+            go()
+            return
+        launched = record.begun[member] + record.launch_ns
+        self._execution.at(launched, (_LAUNCHED, member, record.number), go)
 
     def _pass_alone(self, member: int, call: Call, record: CallRecord, source: np.ndarray) -> None:
         """End a call that moves nothing: its result is what the rank has put in."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -339,7 +339,7 @@ class _Run:
                 channels=self._channels(group),
                 peers=given.peers_at_once,
                 matrix=self.data[number].matrix,
-                **self._library_limits,
+                **({} if self._library is None else self._library.limits),
             )
         )
         if not self._by_scratch:
@@ -355,13 +355,6 @@ class _Run:
                     function="replace",
                     after=program.users(rank, SCRATCH, OUTPUT),
                 )
-
-    @property
-    def _library_limits(self) -> dict[str, Any]:
-        if self._library is None:
-            return {}
-        chosen = self._library
-        return {"up_then_down": chosen.up_then_down, "under_way": chosen.under_way}
 
     @property
     def _by_scratch(self) -> bool:

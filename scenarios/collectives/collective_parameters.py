@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import Self
+from typing import Any, Self
 
 from emulator.errors import UserError
 from emulator.scenario import parameter, refuse_idle
@@ -39,6 +39,29 @@ SLICE_BYTES = 64 * 2**10
 PEERS = 8
 
 
+def library_parameter() -> Any:
+    """Return the parameter ``library``."""
+    return parameter(
+        NO_LIBRARY,
+        choices=(NO_LIBRARY, *LIBRARIES),
+        help="whose launch and steps GPUs take time for; none: GPUs take no time",
+    )
+
+
+def protocol_parameter() -> Any:
+    """Return the parameter ``protocol``, which stands beside ``library``."""
+    return parameter(
+        AUTO,
+        choices=(AUTO, "LL", "LL128", "Simple"),
+        help="for a library: its protocol; auto: as its model chooses for each size",
+    )
+
+
+def channels_parameter() -> Any:
+    """Return the parameter ``channels``."""
+    return parameter(0, NUMBER, help="rings or trees side by side; 0: one for each GPU of a host")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CollectiveParameters(SizeSweep):
     """The parameters of every collective."""
@@ -47,16 +70,8 @@ class CollectiveParameters(SizeSweep):
     ranks: str = parameter(
         ALL, TEXT, help="GPUs that take part: all, host, rail or /64 (side by side), or 0-3,8"
     )
-    library: str = parameter(
-        NO_LIBRARY,
-        choices=(NO_LIBRARY, *LIBRARIES),
-        help="whose launch and steps GPUs take time for; none: GPUs take no time",
-    )
-    protocol: str = parameter(
-        AUTO,
-        choices=(AUTO, "LL", "LL128", "Simple"),
-        help="for a library: its protocol; auto: as its model chooses for each size",
-    )
+    library: str = library_parameter()
+    protocol: str = protocol_parameter()
     cut: int = parameter(
         1, COUNT,
         help="for a library: a size stands for one so many times as large, and all that its launch "
@@ -192,9 +207,7 @@ class ChannelParameters(CollectiveParameters):
     """The parameters of collectives whose data go round rings or along trees, in slices."""
 
     slice_bytes: int = parameter(SLICE_BYTES, SIZE, help="pieces in which a block moves on")
-    channels: int = parameter(
-        0, NUMBER, help="rings or trees side by side; 0: one for each GPU of a host"
-    )
+    channels: int = channels_parameter()
 
     order: str = parameter(
         "rail", choices=("rail", "shuffled"), help="whether neighbours in a ring share a rail"

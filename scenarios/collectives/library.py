@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from emulator.errors import UserError
 from emulator.sim.endpoint.operations.gpu_time import GpuTime
@@ -157,6 +157,11 @@ class LibraryChoice:
     gpu_time: GpuTime
     up_then_down: bool = False
     under_way: int = 2**20
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Return the arguments that a ``CollectiveCall`` has of it."""
+        return {"up_then_down": self.up_then_down, "under_way": self.under_way}
 
 
 def choose(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from emulator.run.pxn import Pxn
-from emulator.sim.endpoint.operations.schedule import Region
+from emulator.sim.endpoint.operations.schedule import Region, Schedule
 from emulator.torch_backend.calls import (
     ALLGATHER,
     ALLREDUCE,
@@ -26,6 +26,8 @@ from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.collective_call import CollectiveCall
 from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.data_types import DataType
+from scenarios.collectives.exchange_matrix import busiest
+from scenarios.collectives.library import NO_LIBRARY, LibraryChoice, choose
 from scenarios.collectives.program import Program
 from scenarios.collectives.tuning import AUTO, NCCL_TUNING, choose_allreduce
 from topologies.model import Topology
@@ -41,6 +43,7 @@ ALGORITHMS = {
     GATHER: "direct",
     SCATTER: "direct",
     BARRIER: "dissemination",
+    SEND: "direct",
 }
 #: The octets of a barrier's notices.
 BARRIER_OCTETS = 4
@@ -51,11 +54,16 @@ class ScriptCollectives:
     """Compiles calls of ranks on the GPUs of a topology, whose writes ``pxn`` relays.
 
     Data move on in slices.  ``algorithms`` are other ones than :data:`ALGORITHMS`, by kind.
+    ``library`` with its ``protocol`` is the one whose launch and steps GPUs take time for, and
+    ``channels`` how many rings or trees work side by side (0: one for each GPU of a host).
     """
 
     pxn: Pxn
     slice_bytes: int
     algorithms: Mapping[str, str]
+    library: str = NO_LIBRARY
+    protocol: str = AUTO
+    channels: int = 0
 
     def __call__(self, key: CallKey) -> CompiledCall:
         program = Program.on(self.topology)
@@ -64,10 +72,16 @@ class ScriptCollectives:
             for name, octets in _buffers(key, size, position, self.slice_bytes).items():
                 if octets:
                     program.allocate(rank, name, octets)
-        if key.kind == SEND:
-            return self._message(program, key)
         communicator = Communicator(key.members, self.topology)
-        name = self._algorithm(key, communicator, size)
+        name = self.algorithms.get(key.kind, ALGORITHMS[key.kind])
+        library = self._library(key, communicator, name, size)
+        if library is not None:
+            name = library.algorithm
+        elif name == AUTO:
+            name = choose_allreduce(NCCL_TUNING, communicator, size).algorithm
+        if key.kind == SEND:
+            self._write_message(program, key)
+            return self._compiled(program, key, name, library)
         kind = "alltoallv" if key.kind == ALLTOALL and key.matrix is not None else key.kind
         algorithm_of(kind, name).run(
             CollectiveCall(
@@ -80,23 +94,28 @@ class ScriptCollectives:
                 reduction=key.reduction,
                 slice_bytes=self.slice_bytes,
                 root=key.root,
-                channels=len(communicator.rings),
+                channels=self.channels or len(communicator.rings),
                 matrix=key.matrix,
+                **({} if library is None else library.limits),
             )
         )
-        return self._compiled(program, key, name)
+        return self._compiled(program, key, name, library)
 
-    def _message(self, program: Program, key: CallKey) -> CompiledCall:
+    def _write_message(self, program: Program, key: CallKey) -> None:
         sender, receiver = key.members
         for at in range(0, key.octets, self.slice_bytes):
             length = min(self.slice_bytes, key.octets - at)
             program.transfer(
                 sender, receiver, Region(INPUT, at, length), Region(OUTPUT, at, length)
             )
-        return self._compiled(program, key, "direct")
 
-    def _compiled(self, program: Program, key: CallKey, algorithm: str) -> CompiledCall:
-        compiled = program.schedules()
+    def _compiled(
+        self, program: Program, key: CallKey, algorithm: str, library: LibraryChoice | None
+    ) -> CompiledCall:
+        compiled: Sequence[Schedule] = program.schedules()
+        if library is not None:
+            algorithm = f"{algorithm}/{library.protocol}"
+            compiled = [replace(one, gpu_time=library.gpu_time) for one in compiled]
         schedules = self.pxn.relayed(compiled)
         relays = [one.rank for one in schedules if one.operations and one.rank not in key.members]
         own = {rank: len(compiled[rank].operations) for rank in (*key.members, *relays)}
@@ -111,11 +130,19 @@ class ScriptCollectives:
         """Return what the GPUs stand in."""
         return self.pxn.topology
 
-    def _algorithm(self, key: CallKey, communicator: Communicator, size: int) -> str:
-        name = self.algorithms.get(key.kind, ALGORITHMS[key.kind])
-        if name == AUTO:
-            name = choose_allreduce(NCCL_TUNING, communicator, size).algorithm
-        return name
+    def _library(
+        self, key: CallKey, communicator: Communicator, algorithm: str, size: int
+    ) -> LibraryChoice | None:
+        """Return what the library does, if there is one."""
+        if self.library == NO_LIBRARY:
+            return None
+        return choose(
+            self.library,
+            communicator,
+            size if key.matrix is None else busiest(key.matrix),
+            algorithm=algorithm,
+            protocol=self.protocol,
+        )
 
     @cached_property
     def hosts(self) -> list[int]:

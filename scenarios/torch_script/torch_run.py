@@ -12,13 +12,20 @@ from dataclasses import dataclass, fields
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
 from emulator.run.pxn import Pxn
-from emulator.scenario import Outcome, Scenario, Trial, parameter
+from emulator.scenario import Outcome, Scenario, Trial, parameter, refuse_idle
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.torch_backend.call_records import by_site
 from emulator.torch_backend.compiled_calls import Compile
 from emulator.torch_backend.driver import ROOM_OCTETS, ScriptDriver
 from scenarios.collectives.algorithm_registry import algorithms
-from scenarios.collectives.collective_parameters import SLICE_BYTES
+from scenarios.collectives.collective_parameters import (
+    SLICE_BYTES,
+    channels_parameter,
+    library_parameter,
+    protocol_parameter,
+)
+from scenarios.collectives.communicators import Communicator
+from scenarios.collectives.library import NO_LIBRARY, choose
 from scenarios.torch_script.script_collectives import ALGORITHMS, ScriptCollectives
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
@@ -64,9 +71,16 @@ class ScriptParameters:
     broadcast: str = _chosen("broadcast")
     reduce: str = _chosen("reduce")
     alltoall: str = _chosen("alltoall")
+    library: str = library_parameter()
+    protocol: str = protocol_parameter()
+    channels: int = channels_parameter()
     slice_bytes: int = parameter(
         SLICE_BYTES, SIZE, help="octets of the pieces in which data move on"
     )
+
+    def __post_init__(self) -> None:
+        if self.library == NO_LIBRARY:
+            refuse_idle(self, ("protocol",), f"beside library={NO_LIBRARY}")
 
 
 @dataclass
@@ -105,8 +119,21 @@ class TorchScript:
             for one in fields(parameters)
             if one.name in ALGORITHMS
         }
+        if parameters.library != NO_LIBRARY and ranks > 1:  # what it has not is refused now
+            choose(
+                parameters.library,
+                Communicator(tuple(range(ranks)), topology),
+                0,
+                algorithm=parameters.allreduce,
+                protocol=parameters.protocol,
+            )
         compile_call = ScriptCollectives(
-            pxn=Pxn(topology, self.pxn), slice_bytes=parameters.slice_bytes, algorithms=named
+            pxn=Pxn(topology, self.pxn),
+            slice_bytes=parameters.slice_bytes,
+            algorithms=named,
+            library=parameters.library,
+            protocol=parameters.protocol,
+            channels=parameters.channels,
         )
         driver = self.make_driver(compile_call.hosts[:ranks], compile_call)
         return [

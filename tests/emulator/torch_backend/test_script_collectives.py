@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.emulator.torch_backend.scripts import printed, result, torchrun
+from tests.emulator.torch_backend.scripts import SMALL, printed, result, torchrun
 
 pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
 
@@ -227,3 +230,25 @@ def test_other_gpus_send_on_what_has_no_way_of_its_own(tmp_path: Path) -> None:
         assert [printed(folder, rank) for rank in range(4)] == [["wrong: []"]] * 4
         digests.append(result(folder)["digest"])
     assert digests[0] == digests[1]
+
+
+@pytest.mark.nightly
+def test_a_library_takes_as_long_as_in_a_run_of_the_collective(tmp_path: Path) -> None:
+    text = "dist.all_reduce(torch.ones(1 << 18))\n"
+    times: dict[str, list[float]] = {"script": [], "run": []}
+    for library in ("none", "nccl"):
+        folder = tmp_path / library
+        folder.mkdir()
+        ended = torchrun(folder, text, "--param", f"library={library}")
+        assert ended.returncode == 0, ended.stderr
+        times["script"].append(result(folder)["rows"][0]["call_sites"][0]["time_us"])
+        options = ["--fabric", "model", "--topology", SMALL, "--output", str(folder / "again")]
+        words = ["--sizes", "1MiB", "--param", "algorithm=auto", "--param", f"library={library}"]
+        run = [sys.executable, "-c", "from emulator.cli.main import main; main()", "run"]
+        command = [*run, "allreduce", *options, *words]
+        again = subprocess.run(command, capture_output=True, check=False)
+        assert again.returncode == 0, again.stderr
+        (row,) = json.loads((folder / "again" / "result.json").read_text())["rows"]
+        times["run"].append(row["time_us"])
+    took = {what: with_library - none for what, (none, with_library) in times.items()}
+    assert took["script"] == pytest.approx(took["run"], abs=0.01)

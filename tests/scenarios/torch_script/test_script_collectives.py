@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from emulator.errors import UserError
 from emulator.run.pxn import Pxn
 from emulator.torch_backend.compiled_calls import CallKey, PlacedCalls
+from scenarios.collectives.communicators import Communicator
+from scenarios.collectives.library import choose
+from scenarios.collectives.tuning import AUTO
 from scenarios.torch_script.script_collectives import ScriptCollectives
 from topologies.catalogue import load
 
@@ -23,6 +28,19 @@ def test_an_algorithm_is_as_the_model_of_nccl_takes_it() -> None:
         for octets in (1 << 10, 1 << 30)
     ]
     assert chosen == ["double-tree", "ring"]
+
+
+def test_a_library_takes_time_for_each_call_as_for_its_collectives() -> None:
+    topology = load("rail_clos:hosts=2,gpus_per_host=2")
+    members = tuple(range(4))
+    chosen = choose("nccl", Communicator(members, topology), 1 << 20, algorithm=AUTO, protocol=AUTO)
+    collectives = replace(_collectives(topology.name), pxn=Pxn(topology), library="nccl")
+    compiled = collectives(CallKey("allreduce", members, 1 << 20, "float32", "sum", 0))
+    assert compiled.algorithm == f"{chosen.algorithm}/{chosen.protocol}"
+    assert {one.gpu_time for one in compiled.schedules.values()} == {chosen.gpu_time}
+    assert compiled.launch_ns == 14_000
+    message = replace(collectives, protocol="Simple")(CallKey("send", (0, 3), 9, "uint8", "", 0))
+    assert (message.algorithm, message.launch_ns) == ("direct/Simple", 8_400)
 
 
 def test_a_write_without_a_way_is_refused_by_name() -> None:

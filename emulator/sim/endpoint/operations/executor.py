@@ -210,9 +210,14 @@ class Executor:
             _push(self._timers, (now + gpu.launch_ns, ~self._left))
 
     def add(self, program: ScheduleProgram, now: int) -> None:
-        """Add the operations of ``program`` to the execution, which is open."""
+        """Add the operations of ``program`` to the execution, which is open.
+
+        Whoever adds them has let the time of their launch pass.
+        """
         if not self.running or self._error is not None:
             return
+        if program.gpu_time is not None:
+            self._late_copies = self._late_writes = True
         self._now, self._added = now, True
         if not self._left:  # what is over is not kept
             self._program = program
@@ -382,7 +387,7 @@ class Executor:
 
     def _begin_later(self, index: int) -> int:
         """Begin a write or copy when the GPU's channels and the NIC have come to it."""
-        program, gpu, nic = self._program, self._program.gpu_time, self._nic
+        program, gpu, nic = self._program, self._program.time_of(index), self._nic
         octets = int(program.rows[index * ROW + OCTETS])
         writes = program.rows[index * ROW + KIND] == WRITE
         when = self._now * PS

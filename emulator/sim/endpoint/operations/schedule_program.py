@@ -17,6 +17,7 @@ from emulator.sim.endpoint.operations.elementwise import (
 )
 from emulator.sim.endpoint.operations.gpu_functions import LocatedCall, find_gpu_function
 from emulator.sim.endpoint.operations.gpu_memory import Layout
+from emulator.sim.endpoint.operations.gpu_time import GpuTime
 from emulator.sim.endpoint.operations.operation_table import (
     APPLY,
     COMPUTE,
@@ -133,6 +134,13 @@ class ScheduleProgram:
             if index >= first:
                 return program.operations.names[number]
         return self.operations.names[number]
+
+    def time_of(self, index: int) -> GpuTime | None:
+        """Return what the GPU takes for the schedule of operation ``index``."""
+        for first, program in reversed(self._later):
+            if index >= first:
+                return program.gpu_time
+        return self.gpu_time
 
     def add(self, later: ScheduleProgram) -> None:
         """Put the operations of ``later`` behind these; they wait for each other alone.

@@ -624,6 +624,26 @@ def test_a_rank_without_operations_has_no_launch(ranks: TwoRanks) -> None:
     assert (first.end_ns, second.end_ns) == (5_001, 0)
 
 
+def test_operations_that_are_added_take_the_time_of_their_own_schedule(ranks: TwoRanks) -> None:
+    ranks.load([], [])
+    executor, posted = ranks.executors[0], ranks.transports[0].posted
+    executor.start(1, 0, 10**9, is_open=True)
+    for tag, write_ns in enumerate((600, None, 100)):
+        gpu = (
+            None
+            if write_ns is None
+            else GpuTime(launch_ns=0, copy_ns=0, write_ns=write_ns, rate_bps=8 * 10**12)
+        )
+        sent = write(tag, local=region("a", 64), remote=region("b", 64, tag * 64))
+        schedule = Schedule(rank=0, buffers=BUFFERS, operations=(sent,), gpu_time=gpu)
+        executor.add(ScheduleProgram(schedule, {1: LAYOUT}, fabric={1}), 0)
+    times: list[int] = []
+    while len(posted) < 3:
+        executor.advance(now := executor.next_deadline() or 0)
+        times += [now] * (len(posted) - len(times))
+    assert times == [0, 101, 601]
+
+
 def test_an_open_execution_takes_operations_until_it_is_to_finish(ranks: TwoRanks) -> None:
     ranks.load([], [])
     data = fill(ranks)
