@@ -39,6 +39,8 @@ class Lines(Protocol):
 
     def replace_gpus(self, nodes: Sequence[str]) -> None: ...
 
+    def pace_scale_up(self, shares: Mapping[str, float]) -> None: ...
+
 
 class LineFaults:
     """The ``lines`` of a fabric, for a fault injector."""
@@ -78,6 +80,10 @@ class LineFaults:
     def replace_gpus(self, gpus: Collection[str]) -> None:
         """Give ``gpus`` a new process with the next new transports."""
         self._lines.replace_gpus(sorted(gpus))
+
+    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
+        """Leave GPUs these shares of their scale-up rates, and all others theirs."""
+        self._lines.pace_scale_up(shares)
 
     def _change(self, asic: FabricAsic, end: CableEnd) -> LineChange:
         name = str(end)

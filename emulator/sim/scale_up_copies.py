@@ -34,7 +34,10 @@ class ScaleUpCopies:
         send: Send,
         hear: Callable[[CopyNotice], None],
     ) -> None:
-        self._rank, self._link = rank, link
+        self._rank, self._link, self._whole = rank, link, link
+        #: links that are slower than that: without a switch by peer; whether there is any
+        self._slower: dict[int, ScaleUpLink] = {}
+        self._paced = False
         self._events, self._source = events, source
         self._send, self._hear = send, hear
         self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps
@@ -49,14 +52,15 @@ class ScaleUpCopies:
         Returns when it is free again, and when the peer has the data if nobody else copies there
         (ns).
         """
-        port = None if self._link.shared else peer
+        link = self._link if not self._slower else self._slower.get(peer, self._link)
+        port = None if link.shared else peer
         at: i64 = now
         begun: int = at * PS
         start = max(begun, self._egress_free.get(port, 0))
-        end = start + self._link.octets_ps(octets)
-        there = -(-end // PS) + self._link.latency_ns
+        end = start + link.octets_ps(octets)
+        there = -(-end // PS) + link.latency_ns
         if fan_out > 1:
-            end = start + self._link.octets_ps(-(-octets // fan_out))
+            end = start + link.octets_ps(-(-octets // fan_out))
         self._egress_free[port] = end
         self.copies_out += 1
         self.octets_out += octets
@@ -69,8 +73,9 @@ class ScaleUpCopies:
         """
         if peer in self._gone:
             raise ConnectionError(f"rank {peer} has no scale-up port any more")
+        link = self._link if not self._slower else self._slower.get(peer, self._link)
         there: i64 = notice.deliver_at
-        begins: int = there * PS - self._link.octets_ps(notice.carried)
+        begins: int = there * PS - link.octets_ps(notice.carried)
         soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
         self._send(peer, max(begins, soonest), self._source.next(), notice)
 
@@ -82,13 +87,35 @@ class ScaleUpCopies:
         if self._ingress is not None:
             duration = self._link.octets_ps(notice.carried)
             there: i64 = notice.deliver_at
-            end = self._ingress.admit(there * PS - duration, duration)
+            begins: int = there * PS - duration
+            if self._paced:  # the sender may be faster
+                begins = max(begins, self._events.now)
+            end = self._ingress.admit(begins, duration)
             free = -(-end // PS)
             if free > notice.deliver_at:
                 notice = notice._replace(deliver_at=free)
         self.copies_in += 1
         self.octets_in += notice.length
         self._hear(notice)
+
+    def pace(self, shares: Mapping[int, float]) -> None:
+        """Leave ranks these shares of their rates, and all others their whole ones.
+
+        Copies that have been given to a port keep the rate that it had then.
+        """
+        own = shares.get(self._rank, 1.0)
+        self._paced = bool(shares)
+        self._link = self._at(own)
+        self._slower.clear()
+        if not self._whole.shared:  # a link is as fast as the slower one of its ends
+            for peer, share in shares.items():
+                self._slower[peer] = self._at(min(own, share))
+
+    def _at(self, share: float) -> ScaleUpLink:
+        whole = self._whole
+        if share == 1:
+            return whole
+        return ScaleUpLink(max(1, round(whole.rate_bps * share)), whole.latency_ns, whole.shared)
 
     def lose(self, peers: Sequence[int], now: int) -> int:
         """Take from ``peers`` only what has left them whole at ``now`` (ns).

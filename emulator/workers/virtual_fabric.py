@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -489,6 +489,11 @@ class VirtualFabric:
         """Give the GPUs ``nodes`` a new process with the next new transports."""
         if not self.broken:
             self.each(WorkerPart.replace_gpus, nodes)
+
+    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
+        """Leave the GPUs named in ``shares`` that much of their scale-up rate, and others all."""
+        if not self.broken:
+            self.each(WorkerPart.pace_scale_up, dict(shares))
 
     def retire(self) -> None:
         """Have all workers close the sockets of their GPUs, and forget what was on its way.

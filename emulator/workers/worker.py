@@ -293,6 +293,13 @@ class WorkerPart:
             if endpoint.copies is not None:
                 endpoint.copies.hear_again(returning)
 
+    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
+        """Leave the GPUs named in ``shares`` that much of their scale-up rate, and others all."""
+        of_ranks = {s.rank: shares[s.node] for s in self._ranks.values() if s.node in shares}
+        for endpoint in self._endpoints.values():
+            if endpoint.copies is not None:
+                endpoint.copies.pace(of_ranks)
+
     def start(self, execution: int, is_open: bool = False) -> None:
         """Begin execution number ``execution`` now; more may be added to one that ``is_open``."""
         for endpoint in self._endpoints.values():

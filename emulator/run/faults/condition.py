@@ -11,6 +11,7 @@ switch that comes up again does not revive a cable that was pulled for itself.
                         several GPUs share goes by its own name
     gpu h0g0            the GPU and its process; its NIC's cables keep their carrier
     server h0           all GPUs of the server, and every cable of their NICs
+    scale-up h0g0       the links of the GPU's scale-up network, both ways
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from topologies.advice import meant
-from topologies.model import CableEnd, Link, Node, Topology, TopologyError
+from topologies.model import CableEnd, Link, Node, ScaleUp, Topology, TopologyError
 
-KINDS = ("link", "switch", "nic", "gpu", "server")
+KINDS = ("link", "switch", "nic", "gpu", "server", "scale-up")
 #: Kinds that die, and never come up again.
 MORTAL = ("gpu", "server")
 
@@ -33,14 +34,16 @@ MORTAL = ("gpu", "server")
 class Element:
     """An element of the fabric, with the cables ``links`` that it stands for.
 
-    ``gpus`` are the names of the GPUs whose processes end with it.  ``name`` is one spelling of
-    several: two elements are the same if they are of a kind and have the same cables and GPUs.
+    ``gpus`` are the names of the GPUs whose processes end with it, or whose link to ``scale_up`` it
+    is.  ``name`` is one spelling of several: two elements are the same if they are of a kind and
+    have the same cables and GPUs.
     """
 
     kind: str
     name: str = field(compare=False)
     links: tuple[Link, ...]
     gpus: tuple[str, ...] = ()
+    scale_up: ScaleUp | None = None
 
     @property
     def mortal(self) -> bool:
@@ -59,13 +62,13 @@ def element(kind: str, name: str, topology: Topology) -> Element:
     if kind not in KINDS:
         raise UserError(
             f"{kind!r} is nothing that a fault strikes{meant(kind, KINDS)}; write "
-            "link NODE:PORT, switch NAME, nic GPU[:PORT], gpu NAME or server NAME"
+            "link NODE:PORT, switch NAME, nic GPU[:PORT], gpu NAME, server NAME or scale-up GPU"
         )
     if kind == "server":
         return _server(name, topology)
     node_name, colon, port = name.partition(":")
     node = _node(kind, node_name, topology)
-    if kind in ("switch", "gpu") and colon:
+    if kind in ("switch", "gpu", "scale-up") and colon:
         whole = "for all of its cables" if kind == "switch" else "for the GPU"
         raise UserError(
             f"{kind} {name} names a port; write {kind} {node_name} {whole}, or "
@@ -73,6 +76,9 @@ def element(kind: str, name: str, topology: Topology) -> Element:
         )
     if kind == "gpu":
         return Element(kind, name, (), (node.name,))
+    if kind == "scale-up":
+        (server,) = (one for one in topology.servers if node.name in one.gpus)
+        return Element(kind, name, (), (node.name,), server.scale_up)
     if kind == "switch":
         return Element(kind, name, _cables(node, topology))
     if kind == "nic" and not colon:
@@ -97,8 +103,9 @@ def _node(kind: str, name: str, topology: Topology) -> Node:
         "switch": topology.switches,
         "nic": [one for one in topology.nodes if not one.is_switch],
         "gpu": topology.gpus,
+        "scale-up": topology.gpus,
     }[kind]
-    what = {"link": "node", "switch": "switch", "nic": "GPU or NIC", "gpu": "GPU"}[kind]
+    what = {"link": "node", "switch": "switch", "nic": "GPU or NIC"}.get(kind, "GPU")
     names = [node.name for node in nodes]
     if name not in names:
         raise UserError(
@@ -138,15 +145,17 @@ def some(names: Iterable[str], most: int = 8) -> str:
 class Condition:
     """The elements that are ``down``, in the order of their failures, and the silent ``faults``.
 
-    Faults are those of cables, both ways, but for a black hole that is ``one_way``.
+    Faults are those of cables, both ways, but for a black hole that is ``one_way``.  ``scale_up``
+    has the share that is left of a GPU's scale-up rate, where that is not all.
     """
 
     down: tuple[Element, ...] = ()
     faults: Mapping[Link, Faults] = field(default_factory=dict)
+    scale_up: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sound(self) -> bool:
-        return not self.down and not self.faults
+        return not self.down and not self.faults and not self.scale_up
 
     @property
     def dead(self) -> frozenset[Link]:
@@ -178,7 +187,7 @@ class Condition:
         return replace(faults, unplugged=True) if link in self.dead else faults
 
     def __hash__(self) -> int:
-        return hash((self.down, frozenset(self.faults.items())))
+        return hash((self.down, frozenset(self.faults.items()), frozenset(self.scale_up.items())))
 
     def lowered(self, one: Element) -> Condition:
         return replace(self, down=(*self.down, one))
@@ -206,6 +215,8 @@ class Condition:
         for link, faults in self.faults.items():
             reported = " ".join(described(faults, link))
             lines.append(f"link {link.a} {reported}")
+        for gpu, share in self.scale_up.items():
+            lines.append(f"scale-up {gpu} has {share:.3g} of its rate")
         return lines
 
     def as_data(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ and heal it, whenever this one ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,8 @@ class VirtualCables(Protocol):
 
     def replace_gpus(self, gpus: Collection[str]) -> None: ...
 
+    def pace_scale_up(self, shares: Mapping[str, float]) -> None: ...
+
 
 class FaultInjector:
     """Applies and heals faults of ``lab``'s cables; the caller allows one at a time.
@@ -96,6 +98,8 @@ class FaultInjector:
         changed = {link for link in lab.topology.links if before.of(link) != requested.of(link)}
         if self._cabling is not None and ended:
             self._cabling.end_gpus(ended)
+        if self._cabling is not None and requested.scale_up != before.scale_up:
+            self._cabling.pace_scale_up(requested.scale_up)
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
         self._inject(changed - plugged, requested)
         if pulled:

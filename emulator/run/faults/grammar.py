@@ -7,6 +7,7 @@
     t=2ms link rail0:up0 flap every=1ms for=5ms
     t=3ms switch spine0 down; t=8ms up
     t=200us gpu h1g0 dead; t=400us server h2 dead
+    t=0us scale-up h0g1 links=10
 
 Clauses are parted by semicolons.  ``t=`` is fabric time after the common start of an iteration
 (``uetemu inject`` strikes at once and takes none).  A clause that names no element means that of
@@ -26,6 +27,10 @@ the one before.
 ``loss=``              chance of each frame to be lost, as in ``loss=1%``
 ``ber=``               chance of each bit to be wrong, as in ``ber=1e-7``: such a frame is lost
 ``corrupt=``           chance of each frame to have a bit inverted
+``links=``             how many links to its scale-up switch a GPU has left, as in ``links=10``;
+                       ``rate=`` what is left of its rate, of a mesh over all links alike.  Only at
+                       ``t=0us``: Fabric Manager routes around links as it starts, and a link that
+                       fails under a job ends it (``dead``)
 ``heal``               the end of all silent faults of the link: ``blackhole`` and its like
 =====================  ===========================================================================
 
@@ -37,7 +42,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from emulator.dataplane.switch.bpf.layout import WHOLE
@@ -45,13 +50,15 @@ from emulator.dataplane.switch.port_faults import WAYS
 from emulator.errors import UserError
 from emulator.run.faults.condition import KINDS, SOUND, Condition, Element, element
 from topologies.advice import meant
-from topologies.model import Topology
+from topologies.model import SWITCH, Topology
 from topologies.units import UnitError, format_rate, format_time, parse_rate, parse_time_ns
 
 STATES = ("down", "up", "blackhole", "heal", "flap", "dead")
 OF_LINKS = tuple(state for state in STATES if state != "dead")
 BLACK_HOLES = ("blackhole", *(f"blackhole={way}" for way in WAYS))
 SETTINGS = ("rate", "loss", "ber", "corrupt", "thresholds")
+#: Of a scale-up network.
+PACES = ("links", "rate")
 FLAPPING = ("every", "for")
 MOST_FLAPS = 1000
 #: Bit error ratios that can be drawn, and under which frames still arrive.
@@ -81,13 +88,14 @@ class Moment:
     """The condition of the fabric from ``at_ns`` after the common start on.
 
     ``text`` states what happens then, as a clause could; ``clause`` is the one it comes from, which
-    has several moments if it is a flap.
+    has several moments if it is a flap.  ``scale_up``: it strikes a scale-up network.
     """
 
     at_ns: int
     text: str
     condition: Condition
     clause: str = ""
+    scale_up: bool = False
 
 
 def describe() -> str:
@@ -100,7 +108,8 @@ Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no 
   switch NAME      down|up|flap                                all of its cables
   nic GPU[:PORT]   down|up|flap                                those of the GPU
   gpu NAME         dead                                        its NIC keeps carrier; run only
-  server NAME      dead                                        its GPUs and all of its cables"""
+  server NAME      dead                                        its GPUs and all of its cables
+  scale-up GPU     links=10  rate=250GB/s                      from t=0us on; run only"""
 
 
 def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
@@ -128,7 +137,8 @@ def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
     moments, condition = [], SOUND
     for step, stated in sorted(steps, key=lambda one: _when(one[0])):
         condition = after(condition, step)
-        moments.append(Moment(_when(step), step.text, condition, stated))
+        inside = step.element.scale_up is not None
+        moments.append(Moment(_when(step), step.text, condition, stated, inside))
     return tuple(moments)
 
 
@@ -154,6 +164,16 @@ def after(condition: Condition, clause: Clause) -> Condition:
     Raises :class:`UserError` for what is no change: ``up`` of what was not down.
     """
     one, links = clause.element, clause.element.links
+    if one.scale_up is not None:
+        if clause.at_ns:
+            raise UserError(
+                f"{clause.text!r}: scale-up networks go round a link only as they start; write "
+                f"t=0us, or gpu {one.name} dead for a link that fails under a job"
+            )
+        return replace(
+            condition,
+            scale_up={**condition.scale_up, one.gpus[0]: min(s for _, s in clause.settings)},
+        )
     match clause.verb:
         case "down":
             if one in condition.down:
@@ -205,7 +225,7 @@ def _clause(stated: str, last: Element | None, topology: Topology) -> Clause:
             at_ns = parse_time_ns(when.removeprefix("t="))
         except UnitError as error:
             raise UserError(f"{stated!r}: t= is no time after the start: {error}") from None
-    verbs = (*STATES, *SETTINGS, *FLAPPING)
+    verbs = (*STATES, *SETTINGS, *FLAPPING, *PACES)
     if words and words[0] in KINDS:
         if len(words) < 2:
             raise UserError(
@@ -218,9 +238,9 @@ def _clause(stated: str, last: Element | None, topology: Topology) -> Clause:
         words = words[2:]
     elif words and (word := words[0].partition("=")[0]) not in verbs:
         raise UserError(
-            f"{stated!r}: {words[0]!r} is neither link, switch, nic, gpu or server nor anything "
-            f"that happens to them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for example "
-            f"{_EXAMPLE}"
+            f"{stated!r}: {words[0]!r} is neither {', '.join(KINDS[:-1])} or {KINDS[-1]} nor "
+            f"anything that happens to them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for "
+            f"example {_EXAMPLE}"
         )
     elif last is None:
         raise UserError(f"{stated!r} does not say what is struck; write for example {_EXAMPLE}")
@@ -243,6 +263,8 @@ def _verbs(faulted: Element) -> Sequence[str]:
         return (*OF_LINKS, *BLACK_HOLES[1:], *(f"{name}=" for name in SETTINGS))
     if faulted.mortal:
         return ("dead",)
+    if faulted.scale_up is not None:
+        return tuple(f"{name}=" for name in PACES)
     return ("down", "up", "flap")
 
 
@@ -259,8 +281,9 @@ def _verb(
         verb, equals = words[0], ""
     if (f"{verb}=" if equals else verb) not in known:
         near = meant(verb, [one.removesuffix("=") for one in known])
-        if verb in SETTINGS and f"{verb}=" in known:
-            near = f" without its value, as in {_SAMPLES['rate']}"
+        if f"{verb}=" in known:
+            sample = "links" if faulted.scale_up is not None else "rate"
+            near = f" without its value, as in {_SAMPLES[sample]}"
         elif faulted.mortal and verb in STATES:
             near = f": a {faulted.kind} dies, until the iteration has ended (in a lab: until heal)"
         elif verb in known:
@@ -269,6 +292,8 @@ def _verb(
             f"{stated!r}: {words[0]!r} is nothing that happens to a {faulted.kind}{near}; take one "
             f"of {', '.join(known)}"
         )
+    if faulted.scale_up is not None:
+        return "set", _settings(words, PACES, faulted, stated)
     if not _at_switch(faulted, topology) and verb not in ("down", "up", "flap", "dead"):
         raise UserError(
             f"{stated!r}: {faulted} is plugged into no switch whose ASIC could inject {verb}; take "
@@ -324,20 +349,35 @@ def _settings(
 
 _SAMPLES = {
     "every": "flap every=1ms for=5ms",
+    "links": "links=10 or rate=250GB/s",
     "rate": "rate=100Gbps, loss=1%, ber=1e-7 or corrupt=0.1%",
 }
 
 
 def _rate(text: str, faulted: Element) -> float:
-    link = faulted.links[0]
+    whole = (faulted.scale_up or faulted.links[0]).rate_bps
     rate = parse_rate(text)
-    if not 0 < rate <= link.rate_bps:
-        way_out = "blackhole swallows everything" if not rate else "leave it out, or lower it"
+    if not 0 < rate <= whole:
+        way_out = "leave it out, or lower it"
+        if not rate and faulted.scale_up is None:
+            way_out = "blackhole swallows everything"
         raise UserError(
-            f"{text} is not above 0 and at most the {format_rate(link.rate_bps)} of {faulted}; "
-            f"{way_out}"
+            f"{text} is not above 0 and at most the {format_rate(whole)} of {faulted}; {way_out}"
         )
-    return rate / link.rate_bps
+    return rate / whole
+
+
+def _links(text: str, faulted: Element) -> float:
+    scale_up = faulted.scale_up
+    links = 0 if scale_up is None or scale_up.shape != SWITCH else scale_up.links
+    if not links:
+        raise UserError(
+            f"{faulted} has no known number of links to a switch; write rate=, or take a product, "
+            "such as scale_up=nvswitch3"
+        )
+    if not (text.isdecimal() and 0 < int(text) <= links):
+        raise UserError(f"{text!r} is not 1 to {links}, the links of {faulted}")
+    return int(text) / links
 
 
 def _scaled(text: str, _: Element) -> float:
@@ -380,6 +420,7 @@ def _duration(text: str, _: Element) -> float:
 
 _READERS: Mapping[str, Callable[[str, Element], float]] = {
     "rate": _rate,
+    "links": _links,
     "thresholds": _scaled,
     "loss": _share,
     "ber": _ratio,

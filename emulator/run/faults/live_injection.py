@@ -54,10 +54,10 @@ def change_of(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
                 f"{clause.text!r}: inject strikes at once; take t= away, or give the time to "
                 "uetemu run --fault"
             )
-        if clause.element.kind == "gpu":
+        if clause.element.kind in ("gpu", "scale-up"):
             raise UserError(
-                f"{clause.text!r}: a lab of uetemu up runs no process on its GPUs that could die; "
-                "take nic or server, or uetemu run --fault"
+                f"{clause.text!r}: a lab of uetemu up runs no process on its GPUs that could die, "
+                "or copy; take nic or server, or uetemu run --fault"
             )
         if clause.verb == "flap":
             raise UserError(

@@ -61,6 +61,23 @@ def test_copies_of_several_gpus_share_the_ingress() -> None:
     assert [one.deliver_at for one in heard] == [2200, 2210, 2220, 9000]
 
 
+def test_a_gpu_with_fewer_links_is_slower_until_it_has_all() -> None:
+    mine = copies([])
+    mine.pace({0: 0.5, 2: 0.1})
+    assert mine.occupy(1000, 500, 2) == (2000, 2100)  # its port takes all copies alike
+    mine.pace({})
+    assert mine.occupy(5000, 500, 2) == (5500, 5600)
+
+
+def test_a_link_of_a_mesh_is_as_fast_as_the_slower_end() -> None:
+    mine = copies([], ScaleUpLink(8_000_000_000, 100, shared=False))
+    mine.pace({2: 0.5})
+    assert mine.occupy(1000, 500, 1) == (1500, 1600)
+    assert mine.occupy(1000, 500, 2) == (2000, 2100)
+    mine.pace({0: 0.25, 2: 0.5})
+    assert mine.occupy(9000, 500, 1) == mine.occupy(9000, 500, 2) == (11000, 11100)
+
+
 def test_only_what_left_a_dead_gpu_whole_arrives() -> None:
     heard: list[CopyNotice] = []
     mine = copies(heard)
