@@ -42,6 +42,11 @@ LARGE = 100
 )
 @SEED
 @output_option("Folder for the results.")
+@click.option(
+    "--capture",
+    is_flag=True,
+    help="Capture headers at all switch ports of all networks, for uetemu traffic.",
+)
 @option("report", "Write the folder's report.html, too.")
 @TABLE_OR_JSON
 def command(  # noqa: PLR0913  options of the verb
@@ -53,6 +58,7 @@ def command(  # noqa: PLR0913  options of the verb
     transport: str,
     seed: int,
     output: Path | None,
+    capture: bool,
     report: bool,
     form: str,
 ) -> None:
@@ -75,6 +81,7 @@ def command(  # noqa: PLR0913  options of the verb
         changed=changed,
         seed=seed,
         output=output,
+        capture=capture,
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -126,6 +133,7 @@ def _shown(result: ClusterResult, folder: Path) -> str:
         "",
         f"# Clock    : the host's; seconds of it for one of the network's: {clocks}; no digest",
         *(f"# Event    : {event['at_s']:.1f} s  {event['text']}" for event in result.events),
+        *(f"# Warning  : {warning}" for warning in result.warnings),
         *(f"# Error    : {error}" for error in result.errors),
         f"# Folder   : {folder}",
     ]

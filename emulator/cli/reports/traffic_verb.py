@@ -16,14 +16,16 @@ from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.run_options import chosen, parameter_texts
 from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
+from emulator.report.cluster_page import is_cluster_run
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run_folder import RunRecord
 from emulator.report.traffic.messages import of_schedules
-from emulator.report.traffic.tables import Bounds, run_tables, schedule_tables
+from emulator.report.traffic.networks import NAME, cluster_tables
+from emulator.report.traffic.tables import TITLES, Bounds, run_tables, schedule_tables
 from topologies.units import parse_size, parse_time_ns
 
 #: Characters of a line, and lines of a table that are shown: JSON has all.
-WIDTH, MOST_LINES = 190, 24
+WIDTH, MOST_LINES, MOST_ALONE = 190, 24, 40
 #: Tables that only JSON and CSV have.
 _LONG = ("ranks", "links", "utilisation-over-time")
 #: Servers up to which a matrix is drawn.
@@ -76,12 +78,14 @@ def command(
     bounds = Bounds(elephant_bytes=parse_size(elephant), gap_us=parse_time_ns(gap) / 1000)
     given = parameter_texts(pairs, {})
 
-    def counted(source: str) -> tuple[str, Sequence[Figure]]:
-        if Path(source).is_dir():
-            return _of_run(Path(source), row, bounds)
-        return _of_schedules(source, given, topology, seed, row, bounds)
-
-    found = [counted(source) for source in sources]
+    found: list[tuple[str, Sequence[Figure]]] = []
+    for source in sources:
+        if is_cluster_run(Path(source)):
+            found += cluster_tables(Path(source), bounds)
+        elif Path(source).is_dir():
+            found.append(_of_run(Path(source), row, bounds))
+        else:
+            found.append(_of_schedules(source, given, topology, seed, row, bounds))
     if form == "json":
         click.echo(json.dumps([as_data(*one, bounds) for one in found], indent=1, allow_nan=False))
     else:
@@ -139,36 +143,43 @@ def as_data(name: str, tables: Sequence[Figure], bounds: Bounds) -> Mapping[str,
 def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
     """Return each table with the lines of all sources, one below the other."""
     shown: list[object] = [f"# {number}: {name}" for number, (name, _) in enumerate(found, 1)]
-    for tables in zip(*(tables for _, tables in found), strict=True):
-        if tables[0].name in _LONG:
+    for name in (NAME, *TITLES):
+        tables = {
+            number: one
+            for number, (_, tables) in enumerate(found, 1)
+            for one in tables
+            if one.name == name
+        }
+        if name in _LONG or not tables:
             continue
-        first = tables[0]
+        first = next(iter(tables.values()))
         shown += ["", f"## {first.title} (observed at: {first.point})"]
-        if first.name == "servers":
-            for number, one in enumerate(tables, 1):
-                shown += _matrices(one, f"{number}: " if len(found) > 1 else "")
+        several = len(found) > 1 and name != NAME
+        if name == "servers":
+            for number, one in tables.items():
+                shown += _matrices(one, f"{number}: " if several else "")
         else:
-            shown += _shown(tables, several=len(found) > 1)
+            shown += _shown(tables, several=several)
     return page(shown, to_terminal=True, width=WIDTH)
 
 
-def _shown(tables: Sequence[Figure], *, several: bool) -> Iterator[object]:
-    keys = dict.fromkeys(key for one in tables for record in one.records for key in record)
+def _shown(tables: Mapping[int, Figure], *, several: bool) -> Iterator[object]:
+    keys = dict.fromkeys(key for one in tables.values() for record in one.records for key in record)
     drawn = plain_table(None, *(("run",) if several else ()), *map(_heading, keys), right=1)
     left_out = 0
-    for number, one in enumerate(tables, 1):
-        for record in one.records[:MOST_LINES]:
+    for number, one in tables.items():
+        for record in one.records[: MOST_LINES if several else MOST_ALONE]:
             cells = [_cell(record.get(key)) for key in keys]
             drawn.add_row(*([str(number)] if several else []), *cells)
-        left_out += max(0, len(one.records) - MOST_LINES)
+        left_out += max(0, len(one.records) - (MOST_LINES if several else MOST_ALONE))
     if keys:
         yield drawn
     if left_out:
         yield f"{left_out} more lines: --format json has all"
-    for number, one in enumerate(tables, 1):
+    for number, one in tables.items():
         if one.reason is not None:
             yield f"{f'{number}: ' if several else ''}not counted: {one.reason}"
-    yield from dict.fromkeys(one.note for one in tables if one.note)
+    yield from dict.fromkeys(one.note for one in tables.values() if one.note)
 
 
 def _matrices(found: Figure, run: str) -> Iterator[object]:

@@ -163,13 +163,17 @@ class FabricRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterContext:
-    """One run: ``folder`` takes what it leaves behind, ``seed`` is that of all its choices."""
+    """One run: ``folder`` takes what it leaves behind, ``seed`` is that of all its choices.
+
+    ``captured``: all ports of runs in virtual time are captured as well.
+    """
 
     cluster: ClusterLab
     services: Services
     samples: NetworkSamples
     folder: Path
     seed: int
+    captured: bool = False
     fabric_runs: list[FabricRun] = field(default_factory=list)
 
     @property
@@ -238,6 +242,7 @@ class ClusterContext:
         argv = [sys.executable, "-c", UETEMU, "run", scenario, "--format", "json"]
         argv += ["--topology", topology or catalogue.spec_of(self.cluster.backend.topology)]
         argv += ["--seed", str(self.seed), "--output", str(folder), *options]
+        argv += ["--capture", "all"] if self.captured else []
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

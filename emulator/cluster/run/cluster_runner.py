@@ -6,6 +6,7 @@
 ``fabric.json``       the topology of the backend, with the other networks' names
 ``services/``         what every service printed
 ``*.pcap``            what a scenario captured
+``NETWORK/``          ``capture.pcapng`` of all switch ports of each network, if that was asked for
 ====================  ============================================================================
 
 Everything is on the host's clock, so a run has no digest: a second one differs.
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,9 @@ from emulator.cluster.run.cluster_scenario import ClusterScenario, Row
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
 from emulator.cluster.services.service_runner import Services
+from emulator.dataplane.capture.fabric_capture import Capture, Tap, describe
 from emulator.dataplane.fabric_choice import choose
+from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.cable_delay import for_kernel_traffic
 from emulator.dataplane.settings import FabricSettings, Progress
 from emulator.dataplane.switch import switch_choice
@@ -46,6 +51,8 @@ class ClusterRequest:
     changed: Sequence[str] = ()
     seed: int = 1
     output: Path | None = None
+    #: whether all switch ports of all networks are captured, headers alone
+    capture: bool = False
 
 
 @dataclass
@@ -62,6 +69,7 @@ class ClusterResult:
     events: list[Mapping[str, object]] = field(default_factory=list)
     services: Sequence[Mapping[str, object]] = ()
     errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     schema: str = SCHEMA
     clock: str = "host"
     digest: None = None
@@ -117,11 +125,13 @@ def execute(
             samples=samples,
             folder=folder.path,
             seed=request.seed,
+            captured=request.capture,
         )
         try:
-            for row in request.scenario.conduct(context, request.parameters):
-                result.rows.append(row)
-                _note(result, folder, samples, services)
+            with _captured(cluster if request.capture else None, folder.path, result):
+                for row in request.scenario.conduct(context, request.parameters):
+                    result.rows.append(row)
+                    _note(result, folder, samples, services)
         except UserError as error:
             result.errors.append(str(error))
         except KeyboardInterrupt:
@@ -136,6 +146,34 @@ def execute(
             samples.write(folder.path / "networks.csv")
             _note(result, folder, samples, services)
     return folder.path, result
+
+
+@contextmanager
+def _captured(cluster: ClusterLab | None, folder: Path, result: ClusterResult) -> Iterator[None]:
+    """Capture the headers that pass all switch ports of each network meanwhile; None: nothing."""
+    captures: list[Capture] = []
+    with ExitStack() as running:
+        for network, lab in cluster.labs.items() if cluster is not None else ():
+            chosen = [
+                Tap(node.name, tuple(port.name for port in node.ports))
+                for node in lab.topology.switches
+            ]
+            place = folder / network
+            place.mkdir()
+            captures.append(
+                Capture(
+                    chosen,
+                    namespace=partial(namespaces.name_of, lab.name),
+                    folder=place,
+                    comment=describe(lab.name, lab.dilation),
+                )
+            )
+            running.enter_context(captures[-1])
+        yield
+        for capture in captures:
+            record = capture.stop()
+            result.errors += record.errors
+            result.warnings += record.warnings
 
 
 def _note(

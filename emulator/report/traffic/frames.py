@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,6 +26,7 @@ from uet.wire import codes as uet_codes
 
 TCP, UDP = 6, 17
 VXLAN_PORT = 4789
+_VXLAN = VXLAN_PORT.to_bytes(2)
 #: UDP ports whose packets have entropy in place of a source port (UES 3.5, IBA A17, RFC 7348).
 ENTROPY_PORTS: Mapping[int, str] = {
     uet_codes.UDP_PORT: "UET",
@@ -37,6 +38,8 @@ _ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP"}
 _IPV4, _IPV6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8)
 #: Octets of an empty block.
 _LEAST_BLOCK = 12
+#: Of a frame with plain IPv4: the VNI, behind 8 octets of UDP and 4 of VXLAN.
+_VNI = slice(46, 49)
 _PLAIN = b"\x08\x00\x45"
 
 
@@ -94,15 +97,18 @@ class LinkFrames:
     """The frames of a link: when each began (us of fabric time), octets, number of its 5-tuple.
 
     ``octets`` count from the Ethernet header on, without FCS, as tshark's ``frame.len``.
+    ``injects`` and ``delivers``: an end node sends, or receives.  ``ttl`` is 0 of what is not IPv4.
     """
 
     sender: CableEnd
     tier: str
     injects: bool
+    delivers: bool
     rate_bps: int
     begin_us: Numbers
     octets: Counts
     tuples: Counts
+    ttl: Counts
 
     @property
     def busy_us(self) -> Numbers:
@@ -114,12 +120,13 @@ class LinkFrames:
 class CapturedTraffic:
     """Links that were captured in a time ``span`` (us), and all 5-tuples by number.
 
-    ``cut`` is why the capture has no more, if it is damaged.
+    ``vnis`` are the VXLANs that it saw.  ``cut`` is why it has no more, if it is damaged.
     """
 
     links: Sequence[LinkFrames]
     tuples: Sequence[FiveTuple]
     span: tuple[float, float]
+    vnis: frozenset[int] = frozenset()
     cut: str = ""
 
 
@@ -129,12 +136,16 @@ def captured(
     span_ns: tuple[int, int] | None = None,
     dilation: float = 1.0,
 ) -> CapturedTraffic:
-    """Read the frames between two times of the file, or all; times are then from the first on."""
-    columns: dict[tuple[CableEnd, bool], tuple[array[int], array[int], array[int]]] = {}
+    """Read the frames between two times of the file, or all.
+
+    Times count from the begin of that span, or about from the first frame.
+    """
+    columns: dict[tuple[CableEnd, bool], tuple[array[int], ...]] = {}
     numbers: dict[bytes, int] = {}
     known: dict[FiveTuple, int] = {}
     tuples: list[FiveTuple] = []
-    cut, least, most = "", None, 0
+    vnis: set[int] = set()
+    cut, least = "", None
     begin_ns, end_ns = span_ns or (0, 1 << 64)
     try:
         for frame in stream.frames():
@@ -151,48 +162,63 @@ def captured(
                     tuples.append(one)
                 if key is not octets:
                     numbers[key] = number
+            if plain and octets[36:38] == _VXLAN and octets[23] == UDP:
+                vnis.add(int.from_bytes(octets[_VNI]))
             place = (frame.end, frame.leaves)
             if (column := columns.get(place)) is None:
-                column = columns[place] = (array("q"), array("q"), array("q"))
+                column = columns[place] = (array("q"), array("q"), array("q"), array("B"))
             column[0].append(frame.at_ns)
             column[1].append(frame.length)
             column[2].append(number)
+            column[3].append(octets[22] if plain else 0)
             least = frame.at_ns if least is None else min(least, frame.at_ns)
-            most = max(most, frame.at_ns)
     except UserError as error:
         cut = str(error)
     if not cut and not _is_whole(stream.path):
         cut = f"{stream.path.name} ends in the middle of a packet, as of a run that was killed"
     if span_ns is None:
-        begin_ns, end_ns = least or 0, most
-    links = []
-    for (end, leaves), column in columns.items():
-        try:
-            link, far = topology.link_at(end), topology.far_end(end)
-        except KeyError:
-            continue  # a port that the fabric does not have
-        if not leaves and (far, True) in columns:
-            continue
-        sender, receiver = (end, far) if leaves else (far, end)
-        roles = [topology.node(one.node).role for one in (sender, receiver)]
-        at_us = (np.array(column[0], np.int64) - begin_ns) / 1000 / dilation
-        length = np.array(column[1], np.int64)
-        if not leaves:  # it has the time of its last octet
-            at_us = at_us - length * 8e6 / link.rate_bps
-        order = np.argsort(at_us, kind="stable")
-        links.append(
-            LinkFrames(
-                sender=sender,
-                tier=f"{roles[0]} to {roles[1]}",
-                injects=roles[0] in END_ROLES,
-                rate_bps=link.rate_bps,
-                begin_us=at_us[order],
-                octets=length[order],
-                tuples=np.array(column[2], np.int64)[order],
-            )
-        )
+        begin_ns = end_ns = least or 0
+    cabled = {one for link in topology.links for one in link.ends}
+    links = [
+        _link(end, leaves, column, topology, lambda at_ns: (at_ns - begin_ns) / 1000 / dilation)
+        for (end, leaves), column in columns.items()
+        if end in cabled and (leaves or (topology.far_end(end), True) not in columns)
+    ]
     span = 0.0, (end_ns - begin_ns) / 1000 / dilation
-    return CapturedTraffic(links=links, tuples=tuples, span=span, cut=cut)
+    if span_ns is None and links:
+        span = (
+            min(float(one.begin_us[0]) for one in links),
+            max(float(one.begin_us[-1] + one.busy_us[-1]) for one in links),
+        )
+    return CapturedTraffic(links=links, tuples=tuples, span=span, vnis=frozenset(vnis), cut=cut)
+
+
+def _link(
+    end: CableEnd,
+    leaves: bool,
+    column: Sequence[array[int]],
+    topology: Topology,
+    us_of: Callable[[Counts], Numbers],
+) -> LinkFrames:
+    link, far = topology.link_at(end), topology.far_end(end)
+    sender, receiver = (end, far) if leaves else (far, end)
+    roles = [topology.node(one.node).role for one in (sender, receiver)]
+    length = np.array(column[1], np.int64)
+    begin_us = us_of(np.array(column[0], np.int64))
+    if not leaves:  # it has the time of its last octet
+        begin_us = begin_us - length * 8e6 / link.rate_bps
+    order = np.argsort(begin_us, kind="stable")
+    return LinkFrames(
+        sender=sender,
+        tier=f"{roles[0]} to {roles[1]}",
+        injects=roles[0] in END_ROLES,
+        delivers=roles[1] in END_ROLES,
+        rate_bps=link.rate_bps,
+        begin_us=begin_us[order],
+        octets=length[order],
+        tuples=np.array(column[2], np.int64)[order],
+        ttl=np.array(column[3], np.int64)[order],
+    )
 
 
 def _is_whole(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,25 +76,25 @@ def bursts(begin_us: Numbers, busy_us: Numbers, octets: Counts, gap_us: float) -
     return Bursts(begin_us[first], end[last] - begin_us[first], np.add.reduceat(octets, first))
 
 
-def peak_to_mean(
+def peak(
     begin_us: Numbers, busy_us: Numbers, span: tuple[float, float], window_us: float
-) -> float | None:
-    """Return the busiest of windows side by side over the mean of all; None of under two.
+) -> tuple[float, float] | None:
+    """Return the use (0..1) of the busiest of windows side by side, and it over their mean.
 
-    A frame counts in each window for the time that it is on the wire there.
+    A frame counts in each window for the time that it is on the wire there.  None of under two.
     """
     first, last = span
-    windows = int((last - first) // window_us)
-    total = float(busy_us.sum())
-    if windows < 2 or not total:
+    windows = math.ceil((last - first) / window_us)
+    if windows < 2 or not len(begin_us):
         return None
     end = begin_us + busy_us
-    # Octets that have passed at a time: level between frames, even while one passes.
+    # What has passed at a time grows while a frame passes, and is level in between.
     times = np.column_stack([begin_us, end]).ravel()
     passed = np.column_stack([np.cumsum(busy_us) - busy_us, np.cumsum(busy_us)]).ravel()
     edges = first + window_us * np.arange(windows + 1)
-    grown = np.diff(np.interp(edges, times, passed, left=0.0, right=total))
-    return float(grown.max() / (total * window_us / (last - first)))
+    grown = np.diff(np.interp(edges, times, passed, left=0.0, right=float(busy_us.sum())))
+    most, mean = float(grown.max()), float(grown.mean())
+    return (min(1.0, most / window_us), most / mean) if mean else None
 
 
 def at_once(begin_us: Numbers, end_us: Numbers) -> tuple[int, float]:

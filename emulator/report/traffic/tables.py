@@ -18,7 +18,7 @@ from emulator.report.run.figures.figure import Figure
 from emulator.report.run.port_series import PortSeries, read_series, window_of
 from emulator.report.run_folder import NO_ROW, RunRecord
 from emulator.report.traffic import measures
-from emulator.report.traffic.frames import CapturedTraffic, LinkFrames, captured
+from emulator.report.traffic.frames import CapturedTraffic, FiveTuple, LinkFrames, captured
 from emulator.report.traffic.measures import Bursts, Counts, Numbers
 from emulator.report.traffic.messages import FABRIC, SCALE_UP, Messages, of_timeline, relation
 from emulator.run_files import CAPTURE, EPOCH_S, TIMELINE, RowPorts
@@ -180,7 +180,7 @@ def _flows(messages: Messages, network: str, chosen: Any, bounds: Bounds) -> dic
     pairs = messages.source[chosen] * len(messages.gpus) + messages.destination[chosen]
     groups = [places for _, places in _grouped(pairs)]
     octets = np.array([messages.octets[chosen[places]].sum() for places in groups])
-    found = {"network": network, **_elephants(octets, bounds)}
+    found = {"network": network, **elephants(octets, bounds)}
     if messages.begin_us is None or messages.end_us is None:
         return {**found, "most_at_once": None, "mean_at_once": None}
     begin, end = messages.begin_us[chosen], messages.end_us[chosen]
@@ -196,18 +196,18 @@ def _grouped(keys: Counts) -> Iterator[tuple[int, Counts]]:
     yield from zip(found.tolist(), np.split(order, first[1:]), strict=True)
 
 
-def _elephants(octets: Any, bounds: Bounds) -> dict[str, Any]:
+def elephants(octets: Any, bounds: Bounds) -> dict[str, Any]:
     large = octets >= bounds.elephant_bytes
     return {
         "flows": len(octets),
         **measures.sizes(octets),
         "elephants": int(large.sum()),
         "mice": int((~large).sum()),
-        "elephant_bytes_percent": _percent(octets[large].sum(), octets.sum()),
+        "elephant_bytes_percent": percent(octets[large].sum(), octets.sum()),
     }
 
 
-def _percent(part: Any, whole: Any) -> float | None:
+def percent(part: Any, whole: Any) -> float | None:
     return round(100 * float(part) / float(whole), 3) if whole else None
 
 
@@ -273,9 +273,9 @@ def _gpus(messages: Messages) -> Figure:
             {
                 "gpu": gpu,
                 "span_us": round(messages.span_us, 3),
-                "computes_percent": _percent(computes, messages.span_us),
-                "waits_for_fabric_percent": _percent(covered - computes, messages.span_us),
-                "idle_otherwise_percent": _percent(messages.span_us - covered, messages.span_us),
+                "computes_percent": percent(computes, messages.span_us),
+                "waits_for_fabric_percent": percent(covered - computes, messages.span_us),
+                "idle_otherwise_percent": percent(messages.span_us - covered, messages.span_us),
             }
         )
     return table(
@@ -286,15 +286,26 @@ def _gpus(messages: Messages) -> Figure:
     )
 
 
-def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
+def run_traffic(record: RunRecord, row: int) -> CapturedTraffic | str:
+    """Return what was captured of the last iteration of a row, or why nothing was."""
+    if record.topology is None:
+        return record.missing[FABRIC_FILE]
+    if not record.rows:
+        return NO_ROW
     window = window_of(record, row)
     if not (record.path / CAPTURE).exists():
-        reason = f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
-        return without(OF_PACKETS, reason)
+        return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
     if record.by_host_clock or window is None:
-        return without(OF_PACKETS, "the run does not tell when its iterations were")
+        return "the run does not tell when its iterations were"
     begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
-    traffic = captured(CaptureStream(record.path / CAPTURE, topology), topology, (begin, end))
+    stream = CaptureStream(record.path / CAPTURE, record.topology)
+    return captured(stream, record.topology, (begin, end))
+
+
+def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
+    traffic = run_traffic(record, row)
+    if isinstance(traffic, str):
+        return without(OF_PACKETS, traffic)
     return packet_tables(traffic, topology, bounds)
 
 
@@ -317,7 +328,7 @@ def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) 
             note,
         ),
         table("packet-sizes", list(_packet_sizes(tiers, traffic)), note),
-        _packet_flows(traffic, topology, bounds),
+        _packet_flows(traffic, bounds),
         table(
             "entropy",
             [_entropy(tier, [counted[id(one)] for one in links]) for tier, links in tiers.items()],
@@ -358,10 +369,10 @@ class _Link:
         found = measures.bursts(frames.begin_us, busy, wire, bounds.gap_us)
         numbers, counts = np.unique(frames.tuples, return_counts=True)
         flows = {traffic.tuples[one].flow for one in numbers.tolist()}
-        peaks = [
-            measures.peak_to_mean(frames.begin_us, busy, traffic.span, window)
-            for window in WINDOWS_US
-        ]
+        peaks = []
+        for window in WINDOWS_US:
+            peak = measures.peak(frames.begin_us, busy, traffic.span, window)
+            peaks.append(None if peak is None else peak[1])
         duty = 100 * float(found.length_us.sum()) / (last - first) if last > first else 0.0
         return cls(
             frames, found, len(numbers), len(flows), measures.entropy_bits(counts), duty, peaks
@@ -380,7 +391,7 @@ class _Link:
             "entropy_bits": round(self.entropy_bits, 3),
             "bursts": len(self.bursts.length_us),
             "duty_percent": round(self.duty_percent, 2),
-            "utilisation_percent": _percent(self.frames.busy_us.sum(), span),
+            "utilisation_percent": percent(self.frames.busy_us.sum(), span),
             **_peaks([self]),
         }
 
@@ -431,32 +442,50 @@ def _packet_sizes(
             yield {"tier": tier, **one}
 
 
-def _packet_flows(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) -> Figure:
-    """Return the flows that captured end nodes send, by protocol."""
+@dataclass(frozen=True)
+class Flows:
+    """Flows that captured end nodes send: octets, begin of the first and end of the last frame."""
+
+    flows: Sequence[FiveTuple]
+    octets: Counts
+    first_us: Numbers
+    last_us: Numbers
+
+
+def flows_of(traffic: CapturedTraffic) -> Flows | None:
+    """Return the flows on links of end nodes; None if none of these was captured."""
     injected = [one for one in traffic.links if one.injects]
     if not injected:
-        reason = "no port of a GPU or machine, nor of its switch, was captured; --capture all"
-        (reasoned,) = without(("packet-flows",), reason)
-        return reasoned
-    numbers: dict[Any, int] = {}
+        return None
+    numbers: dict[FiveTuple, int] = {}
     flow_of = np.array([numbers.setdefault(one.flow, len(numbers)) for one in traffic.tuples])
     flow = np.concatenate([flow_of[one.tuples] for one in injected])
     octets = np.concatenate([one.octets for one in injected])
-    begin = np.concatenate([one.begin_us for one in injected])
-    end = np.concatenate([one.begin_us + one.busy_us for one in injected])
-    carried = np.bincount(flow, weights=octets, minlength=len(numbers)).astype(np.int64)
     first, last = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
-    np.minimum.at(first, flow, begin)
-    np.maximum.at(last, flow, end)
+    np.minimum.at(first, flow, np.concatenate([one.begin_us for one in injected]))
+    np.maximum.at(last, flow, np.concatenate([one.begin_us + one.busy_us for one in injected]))
+    carried = np.bincount(flow, weights=octets, minlength=len(numbers)).astype(np.int64)
+    some = np.flatnonzero(carried)
+    flows = list(numbers)
+    return Flows([flows[one] for one in some], carried[some], first[some], last[some])
+
+
+def _packet_flows(traffic: CapturedTraffic, bounds: Bounds) -> Figure:
+    """Return the flows that captured end nodes send, by protocol."""
+    found = flows_of(traffic)
+    if found is None:
+        reason = "no port of a GPU or machine, nor of its switch, was captured; --capture all"
+        (reasoned,) = without(("packet-flows",), reason)
+        return reasoned
     records = []
-    names = np.array([one.name for one in numbers])
-    for name in sorted(set(names[carried > 0].tolist())):
-        mine = (names == name) & (carried > 0)
-        most, mean = measures.at_once(first[mine], last[mine])
+    names = np.array([one.name for one in found.flows])
+    for name in sorted(set(names.tolist())):
+        mine = names == name
+        most, mean = measures.at_once(found.first_us[mine], found.last_us[mine])
         records.append(
             {
                 "protocol": name,
-                **_elephants(carried[mine], bounds),
+                **elephants(found.octets[mine], bounds),
                 "most_at_once": most,
                 "mean_at_once": round(mean, 2),
             }
@@ -492,17 +521,17 @@ def _bursts(tier: str, links: Sequence[_Link], traffic: CapturedTraffic) -> dict
         "tier": tier,
         "links": len(links),
         "bursts": len(lengths),
-        "median_us": _quantile(lengths, 0.5),
-        "p99_us": _quantile(lengths, 0.99),
-        "median_bytes": int(_quantile(octets, 0.5) or 0),
-        "median_gap_us": _quantile(gaps, 0.5),
-        "p99_gap_us": _quantile(gaps, 0.99),
+        "median_us": quantile(lengths, 0.5),
+        "p99_us": quantile(lengths, 0.99),
+        "median_bytes": int(quantile(octets, 0.5) or 0),
+        "median_gap_us": quantile(gaps, 0.5),
+        "p99_gap_us": quantile(gaps, 0.99),
         "duty_percent": round(float(np.median([one.duty_percent for one in links])), 2),
         **_peaks(links),
     }
 
 
-def _quantile(values: Any, share: float) -> float | None:
+def quantile(values: Any, share: float) -> float | None:
     """Return the nearest rank, None of nothing."""
     if not len(values):
         return None

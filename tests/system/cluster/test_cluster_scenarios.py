@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,12 @@ import pytest
 
 from emulator.dataplane import lab_record
 from emulator.dataplane.kernel import namespaces
+from emulator.report.traffic.networks import cluster_tables
+from emulator.report.traffic.tables import Bounds
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import forked, uetemu
+from topologies import catalogue
+from topologies.model import CableEnd
 
 LONGEST_S = 300
 
@@ -128,15 +135,67 @@ def test_what_cannot_be_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def agrees_with_tshark(folder: Path) -> None:
+    """What ``uetemu traffic`` has of each network is what tshark finds in its capture."""
+    tables = dict(cluster_tables(folder, Bounds()))
+    (side_by_side,) = tables.pop(str(folder))
+    found = {str(record["property"]): record for record in side_by_side.records}
+    for network in ("frontend", "storage", "management"):
+        fields = ("frame.interface_name", "frame.len", "eth.src", "_ws.col.Protocol")
+        argv = ["tshark", "-n", "-r", str(folder / network / "capture.pcapng"), "-T", "fields"]
+        for name in (*fields, "vxlan.vni"):
+            argv += ["-e", name]
+        printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        topology = catalogue.load(SMALL).network_named(network)
+        machines = {
+            str(topology.far_end(CableEnd(one.name, port.name))): port.mac
+            for one in topology.gpus
+            for port in one.ports
+        }
+        sent: Counter[str] = Counter()
+        octets = vxlan = routing = 0
+        for line in printed.splitlines():
+            port, length, source, protocol, vni = line.split("\t")
+            vxlan += bool(vni)
+            routing += protocol in ("BGP", "BFD Control")
+            if source.partition(",")[0] == machines.get(port):
+                sent[port] += 1
+                octets += int(length)
+        packets = {one.name: one for one in tables[network]}["packets"].records
+        (injected,) = (one for one in packets if one["tier"] == "server to leaf")
+        assert (injected["packets"], injected["bytes"]) == (sum(sent.values()), octets)
+        assert injected["links"] == len(sent)
+        assert found["machines or GPUs that send"][network].startswith(f"{len(sent)} of ")
+        assert found["TCP (% of octets sent)"][network] > 95
+        assert found["RDMA: UET, RoCEv2 (%)"][network] == 0
+        assert (found["BFD packets"][network] > 0) == (routing > 0)
+        assert (found["VXLANs"][network] > 0) == (vxlan > 0)
+    assert found["packets that belong elsewhere"]["management"] == 0
+    assert found["management's services (B)"]["management"] > 0
+    assert found["storage's services (B)"]["storage"] > 0.9 * tables_octets(found, "storage")
+    assert found["model servers (B)"]["frontend"] > 0
+    assert found["between ranks, by TCP (B)"]["frontend"] > 2**18
+    assert found["RDMA: UET, RoCEv2 (%)"]["backend"] == 100
+    assert found["routers on the way, at most"]["management"] == 0
+
+
+def tables_octets(found: Mapping[str, Mapping[str, Any]], network: str) -> int:
+    """The octets that machines sent into ``network``, by the names of services."""
+    return sum(
+        int(one.rpartition(":")[2]) for one in found["services (B)"][network].split() if ":" in one
+    )
+
+
 def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
     rows = ran(
         tmp_path,
         "cluster_day",
         *("--param", "shard=128KiB", "--param", "bursts=2", "--param", "burst=5"),
         *("--param", "parameters=256KiB", "--param", "state=64KiB"),
-        *("--param", "fault=none", "--report"),
+        *("--param", "fault=none", "--report", "--capture"),
     )
     by_name = {row["what"]: row for row in rows}
+    agrees_with_tshark(tmp_path)
     assert all(row.get("ok", True) for row in rows)
     start = by_name["start of the job"]
     assert (start["ranks"], start["right"], start["over"]) == (2, 2, "frontend")

@@ -25,11 +25,11 @@ def test_frames_that_idle_less_than_the_gap_are_one_burst() -> None:
 
 def test_a_frame_counts_in_the_windows_that_it_lies_in() -> None:
     begin, busy = np.array([0.5, 8.0]), np.array([1.0, 1.0])
-    # Of 2 us in 10 the window 8..9 has 1: five times the mean; 0..1 has but half of a frame.
-    assert measures.peak_to_mean(begin, busy, (0.0, 10.0), 1.0) == pytest.approx(5)
-    assert measures.peak_to_mean(begin, busy, (0.0, 10.0), 2.0) == pytest.approx(2.5)
-    assert measures.peak_to_mean(begin, busy, (0.0, 10.0), 10.0) is None
-    assert measures.peak_to_mean(begin[:0], busy[:0], (0.0, 10.0), 1.0) is None
+    # Of 2 us in 10 the window 8..9 has one: all of it, and five times the mean.
+    assert measures.peak(begin, busy, (0.0, 10.0), 1.0) == pytest.approx((1, 5))
+    assert measures.peak(begin, busy, (0.0, 10.0), 2.0) == pytest.approx((0.5, 2.5))
+    assert measures.peak(begin, busy, (0.0, 10.0), 10.0) is None
+    assert measures.peak(begin[:0], busy[:0], (0.0, 10.0), 1.0) is None
 
 
 def test_intervals_at_once() -> None:
