@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.distributed import device_mesh
 from torch.overrides import TorchFunctionMode
 
-#: Functions of torch.cuda that do nothing here.
+#: Functions of torch.cuda and torch.accelerator that do nothing here.
 _IDLE = (
     "set_device",
+    "set_device_idx",
+    "set_device_index",
+    "set_stream",
     "synchronize",
     "empty_cache",
     "manual_seed",
     "manual_seed_all",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "init",
     "ipc_collect",
@@ -34,12 +42,23 @@ class _OnCpu(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.pin_memory:
-            return args[0]
+        if func is torch.Tensor.to:
+            args = _to(args)
         named = {name: _mapped(one) for name, one in (kwargs or {}).items()}
         return func(*(_mapped(one) for one in args), **named)
+
+
+class _Event(torch.cpu.Event):
+    """An event that knows when it was recorded: all before it has been done."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._at = 0.0
+
+    def record(self, stream: object = None) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, later: _Event) -> float:
+        return (later._at - self._at) * 1000
 
 
 def _mapped(value: Any) -> Any:
@@ -50,20 +69,62 @@ def _mapped(value: Any) -> Any:
     return value
 
 
+def _to(args: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of ``to``, whose device may be the number of a GPU."""
+    return ["cpu" if type(one) is int else one for one in args]
+
+
+def _with_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    def on_cpu(*args: Any, **named: Any) -> Any:
+        mapped = {name: _mapped(one) for name, one in named.items()}
+        return function(*map(_mapped, args), **mapped)
+
+    return on_cpu
+
+
+@contextmanager
+def _device(*_: object) -> Any:
+    """Stand for the context of a device."""
+    yield
+
+
 def map_cuda() -> None:
     """Have the CPU stand for CUDA from now on."""
     _OnCpu().__enter__()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     cuda: Any = torch.cuda
-    for name in _IDLE:
-        setattr(cuda, name, lambda *_, **__: None)
-    for name in _ZERO:
-        setattr(cuda, name, lambda *_, **__: 0)
-    cuda.is_available = lambda: True
-    cuda.current_device = lambda: local
-    cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    accelerator: Any = torch.accelerator
+    for module in (cuda, accelerator):
+        for name in _IDLE:
+            setattr(module, name, lambda *_, **__: None)
+        for name in _ZERO:
+            setattr(module, name, lambda *_, **__: 0)
+        module.is_available = lambda: True
+        module.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        module.current_stream = torch.cpu.current_stream
+    cuda.current_device = accelerator.current_device_index = lambda: local
+    accelerator.current_device_idx = accelerator.current_device_index
+    accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
+    cuda.device = accelerator.device_index = _device
+    cuda.is_bf16_supported = lambda *_, **__: True
+    cuda.get_device_name = lambda *_: "CPU"
+    cuda.Stream, cuda.Event = torch.cpu.Stream, _Event
+    cuda.StreamContext, cuda.stream = torch.cpu.StreamContext, torch.cpu.stream
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(cuda.nvtx, name, lambda *_: None)
+    tensor: Any = torch.Tensor
+    tensor.cuda = tensor.pin_memory = lambda self, *_, **__: self
+    for owner, name in (
+        (torch, "load"),
+        (torch.autocast, "__init__"),
+        (torch.amp.GradScaler, "__init__"),
+        (device_mesh.DeviceMesh, "__init__"),
+    ):
+        setattr(owner, name, _with_cpu(getattr(owner, name)))
     module: Any = torch.nn.Module
     module.cuda = lambda self, device=None: self
+    to = module.to
+    module.to = lambda self, *args, **named: to(self, *_to(args), **named)
     parallel: Any = torch.nn.parallel.DistributedDataParallel
     begin = parallel.__init__
 

@@ -107,13 +107,27 @@ tensor = torch.ones(2, 4, device="cuda").cuda()
 parallel(tensor.to(device, non_blocking=True)).sum().backward()
 torch.cuda.synchronize()
 print(tensor.device, model.weight.grad.tolist(), torch.cuda.is_available())
+there = torch.accelerator.current_accelerator()
+mesh = dist.device_mesh.init_device_mesh(there.type, (size,))
+begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+begin.record()
+with torch.cuda.device(0), torch.autocast(there.type, torch.bfloat16):
+    dtype = model.to(0)(tensor.to(0)).dtype
+end.record()
+print(mesh.device_type, dtype, 0 <= begin.elapsed_time(end) < 1e6)
+pinned = torch.utils.data.DataLoader(torch.ones(2, 1), pin_memory=True, num_workers=1)
+print([one.item() for one in pinned])
 """
 
 
 def test_cuda_of_a_script_can_be_the_cpu(tmp_path: Path) -> None:
     ended = torchrun(tmp_path, MAPPED, "--map-cuda")
     assert ended.returncode == 0, ended.stderr
-    assert printed(tmp_path, 1) == ["cpu [[2.0, 2.0, 2.0, 2.0]] True"]
+    assert printed(tmp_path, 1) == [
+        "cpu [[2.0, 2.0, 2.0, 2.0]] True",
+        "cpu torch.bfloat16 True",
+        "[1.0, 1.0]",
+    ]
 
 
 COMPUTES = """
