@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch.distributed import device_mesh
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
 from torch.overrides import TorchFunctionMode
 
 #: Functions of torch.cuda and torch.accelerator that do nothing here.
@@ -88,20 +90,39 @@ def _device(*_: object) -> Any:
     yield
 
 
+def _split_attention_by_heads() -> None:
+    """Let DTensor split attention by heads, which it does for CUDA's operations alone."""
+    aten = torch.ops.aten
+    forward = aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default  # noqa: SLF001
+    for operation, outputs, inputs in ((forward, 2, 3), (backward, 3, 6)):
+
+        def placements(
+            *given: object, outputs: int = outputs, inputs: int = inputs, **_: object
+        ) -> list[tuple[list[Placement], list[Placement | None]]]:
+            others: list[Placement | None] = [None] * (len(given) - inputs)
+            return [
+                ([one] * outputs, [*[one] * inputs, *others])
+                for one in (Replicate(), Shard(0), Shard(1))
+            ]
+
+        register_sharding(operation)(placements)
+
+
 def map_cuda() -> None:
     """Have the CPU stand for CUDA from now on."""
     _OnCpu().__enter__()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     cuda: Any = torch.cuda
     accelerator: Any = torch.accelerator
-    for module in (cuda, accelerator):
+    for place in (cuda, accelerator):
         for name in _IDLE:
-            setattr(module, name, lambda *_, **__: None)
+            setattr(place, name, lambda *_, **__: None)
         for name in _ZERO:
-            setattr(module, name, lambda *_, **__: 0)
-        module.is_available = lambda: True
-        module.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        module.current_stream = torch.cpu.current_stream
+            setattr(place, name, lambda *_, **__: 0)
+        place.is_available = lambda: True
+        place.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        place.current_stream = torch.cpu.current_stream
     cuda.current_device = accelerator.current_device_index = lambda: local
     accelerator.current_device_idx = accelerator.current_device_index
     accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")
@@ -112,6 +133,7 @@ def map_cuda() -> None:
     cuda.StreamContext, cuda.stream = torch.cpu.StreamContext, torch.cpu.stream
     for name in ("range_push", "range_pop", "mark"):
         setattr(cuda.nvtx, name, lambda *_: None)
+    _split_attention_by_heads()
     tensor: Any = torch.Tensor
     tensor.cuda = tensor.pin_memory = lambda self, *_, **__: self
     for owner, name in (

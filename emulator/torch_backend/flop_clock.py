@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from emulator.torch_backend.flops import FLOPS
+
+#: FakeTensor: DTensor asks those for shapes, and nothing is computed.
+_PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 
 class FlopClock(TorchDispatchMode):
@@ -35,8 +39,10 @@ class FlopClock(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if not _PLAIN.issuperset(types):
+            return NotImplemented  # DTensor and its like: their own operations come here
         kwargs = kwargs or {}
-        formula = FLOPS.get(func._overloadpacket)
+        formula = None if FakeTensor in types else FLOPS.get(func._overloadpacket)
         if formula is None and torch.is_inference_mode_enabled() and func.namespace == "aten":
             with self:
                 result = func.decompose(*args, **kwargs)
