@@ -18,6 +18,7 @@ from emulator.cli.options import (
     PARAMETERS,
     RUN_FOLDER,
     SEED,
+    gpu_direct,
     nic,
     option,
     result_format,
@@ -71,6 +72,7 @@ from topologies.model import TopologyError
 @option("switch", "what the switches do [default: as `uetemu run` chooses]")
 @FABRIC
 @nic
+@gpu_direct
 @click.option(
     "--collective",
     type=click.Choice(list(COLLECTIVES)),
@@ -132,6 +134,11 @@ def command(  # noqa: PLR0913  options of the verb
         given = parameter_texts(pairs, {"iterations": iterations})
         run |= {"topology": topology, "lab": name}
         if floored:
+            if run["gpu_direct"] != "on":
+                raise UserError(
+                    "--floor is what a healthy cluster reaches, and one with --gpu-direct off is "
+                    "not: leave one of them out"
+                )
             with _observed() as observer:
                 found = floor(
                     collective=collective,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
+from emulator.cli.main import cli
 from emulator.cli.predict import prediction
 from emulator.cli.predict.floor import closing_lines, floor, row_of
 from emulator.cli.predict.prediction import Limit, sizes_of
@@ -90,3 +92,9 @@ def test_a_floor_without_a_collective_or_a_log_is_refused() -> None:
         floor(FABRIC, "barrier")
     with pytest.raises(UserError, match="one placement: give --param in_place=0"):
         floor(FABRIC, "all_gather", parameters={"in_place": "both"})
+
+
+def test_a_floor_is_that_of_a_healthy_cluster() -> None:
+    given = ["--collective", "all_reduce", "--topology", FABRIC, "--gpu-direct", "off"]
+    with pytest.raises(click.ClickException, match="healthy cluster reaches, and one with --gpu"):
+        cli.main(["predict", "--floor", *given], standalone_mode=False)
