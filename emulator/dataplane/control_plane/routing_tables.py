@@ -116,11 +116,16 @@ def _networks(prefix: str) -> Iterator[IPv4Network]:
 # ------------------------------------------------------------------ FRR
 
 
-def asked(routing: Routing, switch: str, source: str) -> RoutesRecord:
-    """Return what FRR of ``switch`` answers.  Raises UserError if it does not."""
+def asked(
+    routing: Routing, switch: str, source: str, speaker: Speaker | None = None
+) -> RoutesRecord:
+    """Return what FRR of ``switch`` answers.  Raises UserError if it does not.
+
+    ``speaker`` is that of the switch, where the caller has it.
+    """
     daemons = routing.switches[switch]
     daemons.check_alive()
-    speaker = speakers(routing.topology, routing.plane)[switch]
+    speaker = speaker or speakers(routing.topology, routing.plane)[switch]
     peers = _peers(speaker)
     seen = {_seen(routing.topology, switch, key): peer for key, peer in peers.items()}
     families = (IPV4, *((EVPN,) if routing.plane.name == control_plane_choice.EVPN else ()))
@@ -133,7 +138,7 @@ def asked(routing: Routing, switch: str, source: str) -> RoutesRecord:
         for family in families
         for key in peers
     ]
-    answers = _documents(daemons.vtysh(*commands))
+    answers = _documents(daemons.vtysh(*commands, "show running-config"), len(commands))
     rows: dict[tuple[str, str, str], RouteRow] = {}
     for vrf in vrfs:
         for prefix, routes in next(answers).items():
@@ -153,7 +158,7 @@ def asked(routing: Routing, switch: str, source: str) -> RoutesRecord:
         "node": switch,
         "control_plane": routing.plane.spec,
         "source": source,
-        "export_policy": _exports(daemons.vtysh("show running-config")),
+        "export_policy": _exports(next(answers)),
         "stands_in": {
             "adj_rib_in": "BGP's table, as no policy refuses a path; FRR keeps none with its own AS"
         },
@@ -188,13 +193,16 @@ def link_local(mac: str) -> str:
     return str(IPv6Address(b"\xfe\x80" + bytes(6) + identifier))
 
 
-def _documents(text: str) -> Iterator[Any]:
-    """Yield the JSON documents that vtysh prints one behind the other."""
+def _documents(text: str, number: int) -> Iterator[Any]:
+    """Yield the ``number`` JSON documents that vtysh prints one behind the other, and the rest."""
     decoder = json.JSONDecoder()
-    while text := text.lstrip():
-        document, end = decoder.raw_decode(text)
+    place = 0
+    for _ in range(number):
+        while text[place].isspace():
+            place += 1
+        document, place = decoder.raw_decode(text, place)
         yield document
-        text = text[end:]
+    yield text[place:]
 
 
 def _row(
@@ -352,9 +360,9 @@ def living_hops(answer: str) -> Mapping[str, list[str]]:
 
 def save(routing: Routing, folder: Path) -> None:
     """Write the routes of each switch to the ``folder`` of a run, or why it does not say them."""
-    for name in routing.switches:
+    for name, speaker in speakers(routing.topology, routing.plane).items():
         try:
-            left: object = asked(routing, name, "as the run left them")
+            left: object = asked(routing, name, "as the run left them", speaker)
         except UserError as error:
             left = {"missing": str(error)}
         (directory_of(folder, name) / ROUTES).write_text(json.dumps(left))
