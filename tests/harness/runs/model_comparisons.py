@@ -134,11 +134,12 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     ),
     **dict.fromkeys(
         [
-            *("attention", "convolutional", "data_parallel", "fnn", "model_parallel"),
+            *("attention", "convolutional", "fnn", "model_parallel"),
             *("recurrent", "tensor_parallel", "three_d", "neural_training"),
         ],
         _set("epochs=2"),
     ),
+    "data_parallel": _set("epochs=2", "gradients=float32,bfloat16,fp8,topk"),
     "pipeline_parallel": _set("epochs=1", "micro_batches=4"),
     "ccsweep": _set("size=64KiB", "senders=4"),
     "checkpoint": _set("hidden=16", "epochs=4", "gradient_time=5us", "fail_at=36us"),
