@@ -46,7 +46,7 @@ trip at each error, for all flows alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.dataplane.switch.port_faults import Faults
@@ -102,9 +102,14 @@ class Parameters(TrafficParameters):
     )
 
     def __post_init__(self) -> None:
-        worst = max(self.losses)
-        if worst >= MILLION:
-            raise UserError(f"losses has {worst} of a million, which leaves nothing; take less")
+        check_losses(self.losses)
+
+
+def check_losses(losses: Sequence[int]) -> None:
+    """Raise UserError for frames lost of a million that leave nothing."""
+    worst = max(losses)
+    if worst >= MILLION:
+        raise UserError(f"losses has {worst} of a million, which leaves nothing; take less")
 
 
 def topology(parameters: Parameters) -> str:

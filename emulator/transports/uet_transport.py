@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from emulator.dataplane.kernel.frame_filter import TransportFrames
 from emulator.dataplane.switch.code_points import LAB, endpoint_fields
@@ -45,10 +45,14 @@ from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE, PAYLOAD_MTUS
 if TYPE_CHECKING:  # what only a run needs is imported where it begins
     from uet.fep import FabricEndpoint
     from uet.planes.fabric_interface import FabricInterface
+    from uet.transport import Transport
 
 #: The parameters of ``--transport uet:...``, with the values of each; the first is the default.
 _WORDS: Mapping[str, Words] = {
-    "delivery": Words(("rud", "rod"), "unordered or ordered"),
+    "delivery": Words(
+        ("rud", "rod", "rudi", "uud"),
+        "unordered or ordered; idempotent or datagrams, without a PDC",
+    ),
     "reorder": Words(("off", "on"), "with rod: refuse or keep what arrives early"),
     "tss": Words(("off", "direct", "cluster"), "encryption, and how keys are derived"),
     "encapsulation": Words(("udp", "native"), "in UDP, or in IP itself"),
@@ -57,6 +61,8 @@ _WORDS: Mapping[str, Words] = {
     "cc": Words(CONTROLS, "congestion control", default="nscc"),
     "spray": Words(SPRAYING, "how unordered packets choose paths", default="reps"),
 }
+#: Deliveries without a PDC, whose writes :mod:`emulator.transports.connectionless_writes` makes.
+WITHOUT_PDC = ("rudi", "uud")
 #: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late show what queues hold from
 #: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
 TAIL_BASE_RTTS, TAIL_SHARED_NIC = 3, 16
@@ -110,6 +116,13 @@ def uet_endpoint(
     file = path.open("x", buffering=1, encoding="utf-8")
     log = JsonSequence(file.write, name=name, reference=reference)
     return create(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE, log=log)
+
+
+def connectionless_endpoint(**config: Any) -> Transport:
+    """An Ultra Ethernet endpoint whose writes go by RUDI or UUD."""
+    from emulator.transports.connectionless_writes import ConnectionlessWrites
+
+    return ConnectionlessWrites(uet_endpoint(**config))
 
 
 def fabric_interface(  # noqa: PLR0913  each is a field of what it makes
@@ -182,7 +195,7 @@ def _fit_uet(
         headers.ETHERNET,
         headers.IPV4,
         headers.ENTROPY if native else headers.UDP_HEADER,
-        headers.RUD_REQ,
+        {"rudi": headers.RUDI_REQ, "uud": headers.UUD_REQ}.get(chosen["delivery"], headers.RUD_REQ),
         headers.SES_STD_SOM,
     )
     header_octets = sum(header.size for header in around)
@@ -249,9 +262,17 @@ def _fit_uet(
                 "time_limit": rto,
             }
     several = any(gpu.feps for gpu in topology.gpus)
+    factory = "fabric_interface" if several else "uet_endpoint"
+    if chosen["delivery"] in WITHOUT_PDC:
+        factory = "connectionless_endpoint"
+        if several:
+            raise UserError(
+                f"transport {requested!r}: delivery={chosen['delivery']} has one endpoint for a "
+                "NIC, and here each port has its own; take delivery=rud"
+            )
     return TransportChoice(
         name=requested,
-        factory=f"{__name__}:{'fabric_interface' if several else 'uet_endpoint'}",
+        factory=f"{__name__}:{factory}",
         frames=TransportFrames(),
         configs=configs,
         code_points={LAB.data: True, LAB.control: False},
@@ -280,6 +301,14 @@ def _trimmed_octets(chosen: Mapping[str, str]) -> int:
 
 def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
     """Return how it works where another transport may work otherwise, by subject."""
+    if chosen["delivery"] in WITHOUT_PDC:
+        reliable = chosen["delivery"] == "rudi"
+        return {
+            "paths": "by packet",
+            "congestion control": "none",
+            "retransmission timer": f"{rto / 1000:.1f} us" if reliable else "none",
+            "ACKs": "a response to each request" if reliable else "none",
+        }
     ordered = chosen["delivery"] == "rod"
     return {
         "paths": "one to a peer" if ordered else f"by packet, {chosen['spray']}",
@@ -349,6 +378,9 @@ def _refuse_idle(requested: str, options: Options, chosen: Options) -> None:
     idle: dict[str, str] = {}
     if chosen["delivery"] == "rod":
         idle |= dict.fromkeys(("spray", "short"), "delivery=rod, which keeps a PDC to one path")
+    if chosen["delivery"] in WITHOUT_PDC:
+        reason = f"delivery={chosen['delivery']}, whose data have no PDC and no congestion control"
+        idle |= dict.fromkeys(("spray", "short", "ack", "cc"), reason)
     if chosen["tss"] != "off" and chosen["crc"] == "on":
         idle["crc"] = f"tss={chosen['tss']}, whose tag takes its place"
     for option in options:

@@ -29,8 +29,8 @@ SERVICES = {
 }
 SERVICE = SuiteColumn("service", "service", "", Point.INPUT)
 LESS_SERVICES = (
-    "RUDI and UUD carry no bulk writes in a run (UES 3.5: RUDI is for idempotent operations of one"
-    " packet's state, UUD for datagrams), and UC is not implemented."
+    "RUDI and UUD are left out: a write over them needs a notice over RUD, and `uetemu run"
+    " transport_services` has them. UC is not implemented."
 )
 
 

@@ -7,6 +7,7 @@ takes more is in :data:`EXCEPTIONS`, with the mechanism that was found; a stale 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from functools import cache
@@ -21,10 +22,11 @@ from _pytest.mark import ParameterSet
 from emulator import scenario
 from emulator.run.plan.run_plan import RunRequest
 from emulator.run.runner import prepare
-from tests.harness.runs.model_comparisons import FEW, ONE_PATH, SCENARIOS, TRACE
+from tests.harness.runs.model_comparisons import FEW, ONE_PATH, SCENARIOS, TRACE, UET_ALONE
 from tests.harness.runs.unseen_run import result_of
 from tests.scenarios.test_every_parameter import SMALLER, base_of
 from topologies.catalogue import DESIGNS, load, rebuilt, spec_of
+from topologies.parts.design_parameters import SIZE
 
 #: Set before the first run: 2 % longer is no slower.
 TOLERANCE = 0.02
@@ -89,13 +91,18 @@ USUAL: Sequence[Case] = (
 
 def size_of(name: str) -> str | None:
     """Return the parameter of a scenario that is the size of its messages; None if it has none."""
-    takes = scenario.load(name).takes
-    return next((one for one in ("size", "sizes") if takes(one)), None)
+    kinds = {
+        item.name: item.metadata["kind"]
+        for item in dataclasses.fields(scenario.load(name).module.Parameters)
+    }
+    return next((one for one in ("size", "sizes") if kinds.get(one) == SIZE), None)
 
 
 def cases() -> Iterator[ParameterSet]:
     """Yield all cases: scenario, transport, size, and what there is more of."""
     for name in scenario.names():
+        if name in UET_ALONE:
+            continue
         sizes = (SMALL, LARGE) if size_of(name) else (SMALL,)
         changes = [*DOUBLED, POOL, *([FEWER] if name in SENDERS else [])]
         for case in product((name,), TRANSPORTS, sizes, changes):

@@ -218,6 +218,13 @@ _OF_SCENARIOS = {
     "size_scale": "what sizes were multiplied by",
     "compute_scale": "what computing times were multiplied by",
     "compute_us": "computing of the busiest rank",
+    "service": "of `transport_services`: the service of Ultra Ethernet",
+    "repeated_packets": "packets that arrived more than once",
+    "answers": "ACKs, and the responses of RUDI",
+    "pdcs_open": "PDCs that were open in the end, at both of their ends",
+    "header_bytes": "octets of a packet's headers, from the Ethernet header on",
+    "sent_per_byte": "octets that GPUs sent, for an octet of the data",
+    "lost_share": "share of the data that never came",
     "script": "the script",
     "calls": "of `torchrun`: calls of `torch.distributed`; one of all ranks of a group counts once",
     "exchange_us": "of `torchrun`: times of all calls, each from the last member's call to the last"

@@ -163,6 +163,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "pfcstorm": _set("size=256KiB", "storm_at=3us", "storm_for=20us", "watchdog=10us"),
     "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "state=64KiB"),
     "trace": ("step.csv",),
+    "transport_services": _set("size=64KiB", "message=16KiB", "losses=0,10000"),
     "victim": _set("size=64KiB", "senders=4"),
     "weight_sync": _set("weights=64KiB", "buckets=2", "messages=2"),
 }
@@ -174,6 +175,8 @@ ONE_PATH: Mapping[str, Sequence[str]] = {
     "linkfail": _set("size=256KiB", "slow_at=3us", "sprays=default", "fail=slow"),
 }
 
+#: Scenarios that are about Ultra Ethernet alone.
+UET_ALONE = ("transport_services",)
 #: Names of either registry that have no comparison, and why.
 APART: Mapping[str, str] = {}
 
