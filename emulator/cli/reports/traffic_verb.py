@@ -18,6 +18,7 @@ from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
 from emulator.report.cluster_page import is_cluster_run
 from emulator.report.run.figures.figure import Figure
+from emulator.report.run.page import write_files
 from emulator.report.run_folder import RunRecord
 from emulator.report.traffic.messages import of_schedules
 from emulator.report.traffic.networks import NAME, cluster_tables
@@ -54,8 +55,15 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
     show_default=True,
     help="a link that idles so long ends a burst",
 )
+@click.option(
+    "--csv",
+    "csv_folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="also write each table as a CSV file there, with the number of its source in front",
+)
 @result_format("json: all records, also by link and rank")
-def command(
+def command(  # noqa: PLR0913  options of the verb
     sources: tuple[str, ...],
     row: int | None,
     topology: str | None,
@@ -63,6 +71,7 @@ def command(
     seed: int,
     elephant: str,
     gap: str,
+    csv_folder: Path | None,
     form: str,
 ) -> None:
     """Count messages, flows, packets, entropy, bursts and waiting GPUs of workloads.
@@ -86,6 +95,14 @@ def command(
             found.append(_of_run(Path(source), row, bounds))
         else:
             found.append(_of_schedules(source, given, topology, seed, row, bounds))
+    if csv_folder is not None:
+        files = {
+            csv_folder / f"{number}-{one.name}.csv": one.as_csv()
+            for number, (_, tables) in enumerate(found, 1)
+            for one in tables
+        }
+        write_files(files)
+        click.echo(f"uetemu: wrote {len(files)} files to {csv_folder}", err=True)
     if form == "json":
         click.echo(json.dumps([as_data(*one, bounds) for one in found], indent=1, allow_nan=False))
     else:

@@ -17,6 +17,7 @@ from emulator.report.run.figures.over_time import fault_records, line_figures, t
 from emulator.report.run.figures.packets import packet_figures
 from emulator.report.run.figures.ports import drawing_figure, loss_figure
 from emulator.report.run.figures.results import message_figures, result_figures
+from emulator.report.run.figures.traffic import traffic_figures
 from emulator.report.run.report_tables import (
     ReportTable,
     command_of,
@@ -179,6 +180,7 @@ def sections_of(record: RunRecord) -> list[Section]:
     nics, paused, pauses = line_figures(record, fault_records(record))
     latency, flows, fairness = message_figures(record)
     between, ladder = packet_figures(record)
+    traffic, traffic_tables = traffic_figures(record)
     drawing = drawing_figure(record)
     return [
         Section("results", "Results", [ideal, busbw], [row_table(record), nccl_table(record)]),
@@ -186,6 +188,7 @@ def sections_of(record: RunRecord) -> list[Section]:
         Section("congestion", "Queues and congestion", [queues, congestion, paused, pauses]),
         Section("latency", "Latency", [latency, between]),
         Section("flows", "Flows", [flows, fairness]),
+        Section("traffic", "Traffic", traffic, traffic_tables),
         Section("iteration", "Timeline", [timeline]),
         Section("packets", "Packets", [ladder]),
         end,

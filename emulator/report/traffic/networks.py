@@ -351,7 +351,7 @@ def _view(
     if network == BACKEND:
         for folder in sorted(filter(is_run_folder, record.path.iterdir()), reverse=True):
             run = RunRecord.read(folder)
-            found = run_traffic(run, len(run.rows))
+            found = run_traffic(run, len(run.rows), bounds)
             if not isinstance(found, str) and run.topology is not None:
                 lost = run.rows[-1].get("frames_lost")
                 view = NetworkView(run.topology, found, bounds, lost, gpus)

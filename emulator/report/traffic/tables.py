@@ -46,11 +46,12 @@ class Bounds:
     """What a reader decides.
 
     A flow of ``elephant_bytes`` or more is an elephant, and a link that idles ``gap_us`` ends a
-    burst.
+    burst.  Captures of more octets than ``largest_capture`` are not read; None: all are.
     """
 
     elephant_bytes: int = 1_000_000
     gap_us: float = 1.0
+    largest_capture: int | None = None
 
 
 #: Titles and observation points of all tables, in the order of reading.
@@ -286,7 +287,7 @@ def _gpus(messages: Messages) -> Figure:
     )
 
 
-def run_traffic(record: RunRecord, row: int) -> CapturedTraffic | str:
+def run_traffic(record: RunRecord, row: int, bounds: Bounds) -> CapturedTraffic | str:
     """Return what was captured of the last iteration of a row, or why nothing was."""
     if record.topology is None:
         return record.missing[FABRIC_FILE]
@@ -297,13 +298,16 @@ def run_traffic(record: RunRecord, row: int) -> CapturedTraffic | str:
         return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
     if record.by_host_clock or window is None:
         return "the run does not tell when its iterations were"
+    most = bounds.largest_capture
+    if most is not None and (record.path / CAPTURE).stat().st_size > most:
+        return f"{CAPTURE} has more than {most >> 20} MiB: uetemu traffic {record.name} counts it"
     begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
     stream = CaptureStream(record.path / CAPTURE, record.topology)
     return captured(stream, record.topology, (begin, end))
 
 
 def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
-    traffic = run_traffic(record, row)
+    traffic = run_traffic(record, row, bounds)
     if isinstance(traffic, str):
         return without(OF_PACKETS, traffic)
     return packet_tables(traffic, topology, bounds)

@@ -16,6 +16,9 @@ from click.testing import CliRunner
 
 from emulator.cli.reports.traffic_verb import command
 from emulator.errors import UserError
+from emulator.report.run.figures import traffic as figures_of_traffic
+from emulator.report.run.figures.traffic import traffic_figures
+from emulator.report.run_folder import RunRecord
 from tests.harness.runs.modelled_run import ModelledRuns
 from tests.harness.runs.written_folder import result, row, write_folder
 
@@ -186,6 +189,44 @@ def test_the_table_has_two_runs_side_by_side(folder: Path) -> None:
     flows = [cells for cells in rows if "UET" in cells]
     assert [cells[1:3] for cells in flows] == [["1", "UET"], ["2", "UET"]]
     assert [cells[8] for cells in flows] == ["6", "6"]  # all are elephants now
+
+
+def test_each_table_is_a_csv_file_too(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, [str(folder), "permutation", "--csv", str(tmp_path / "csv")])
+    assert done.exception is None, done.exception
+    packets = (tmp_path / "csv" / "1-packets.csv").read_text().splitlines()
+    assert packets[0] == "# Packets; observed at: captured port"
+    assert packets[1].startswith("tier,links,of_links,packets,bytes")
+    assert len(packets) == 6
+    assert "not measured: it needs a fabric" in (tmp_path / "csv" / "2-packets.csv").read_text()
+
+
+def test_the_report_has_a_chapter_of_the_same_numbers(folder: Path) -> None:
+    tables = counted(folder)
+    figures, drawn = traffic_figures(RunRecord.read(folder))
+    for one in figures:
+        assert one.reason is None
+        assert one.spec is not None
+    by_name = {one.name: one for one in figures}
+    sizes = {
+        (one["tier"], one["up_to_bytes"]): one["count"] for one in tables["packet-sizes"]["data"]
+    }
+    assert sizes == {
+        (one["tier"], one["up_to_bytes"]): one["count"] for one in by_name["packet-sizes"].records
+    }
+    assert len(by_name["gpus"].records) == 3 * len(tables["gpus"]["data"])
+    (packets,) = (one for one in drawn if one.name == "packets-table")
+    assert [row[0] for row in packets.rows] == [one["tier"] for one in tables["packets"]["data"]]
+
+
+def test_a_page_does_not_read_a_large_capture(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_of_traffic, "LARGEST_CAPTURE", 1000)
+    figures, _ = traffic_figures(RunRecord.read(folder))
+    reasons = {one.name: one.reason for one in figures}
+    assert "uetemu traffic" in str(reasons["packet-sizes"])
+    assert reasons["message-sizes"] is None
 
 
 def test_a_cut_capture_counts_what_it_has(folder: Path, tmp_path: Path) -> None:
