@@ -28,10 +28,10 @@ class MessageSides:
         waiting.append(call)
         return None
 
-    def named(self, rank: int, number: int) -> Call | None:
-        """Return call ``number`` of ``rank`` if it has not found the other side."""
-        calls = (one for waiting in self._open.values() for one in waiting)
-        return next((one for one in calls if (one.rank, one.number) == (rank, number)), None)
+    @property
+    def open(self) -> list[Call]:
+        """Return the calls that have not found the other side."""
+        return [one for waiting in self._open.values() for one in waiting]
 
 
 def _is_send(call: Call) -> bool:

@@ -16,7 +16,8 @@ from emulator.scenario import Outcome, Scenario, Trial, parameter, refuse_idle
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.torch_backend.call_records import by_site
 from emulator.torch_backend.compiled_calls import Compile
-from emulator.torch_backend.driver import ROOM_OCTETS, ScriptDriver
+from emulator.torch_backend.driver import ScriptDriver
+from emulator.torch_backend.fabric_calls import ROOM_OCTETS
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective_parameters import (
     SLICE_BYTES,
