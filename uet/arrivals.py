@@ -68,6 +68,8 @@ _CP: Final = int(PacketType.CP)
 _RUDI_REQ: Final = int(PacketType.RUDI_REQ)
 _RUDI_RESP: Final = int(PacketType.RUDI_RESP)
 _UUD: Final = int(PacketType.UUD_REQ)
+#: What a reception holds between packets: a packet in a ring would keep the ring's socket open.
+_NOTHING: Final = memoryview(b"")
 #: Octets of the PDS header, by packet type.
 _SIZES: Final[dict[int, int]] = {
     _RUD: _REQUEST.size,
@@ -297,6 +299,7 @@ class FepArrivals:
                 self._on_trimmed(reception, tos >> 2)
             else:
                 self._counts["tss_clear_refused"] += 1
+            reception.packet = _NOTHING
             return
         sdi = None
         if kind == _TSS:
@@ -346,6 +349,7 @@ class FepArrivals:
             self._receive_control(reception)
         else:
             self._receive_connectionless(reception)
+        reception.packet = _NOTHING
 
     def _receive_trimmed_secured(
         self, reception: Reception, frame: memoryview, source_at: int, dscp: int
