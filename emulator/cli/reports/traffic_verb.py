@@ -37,7 +37,13 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
 
 @click.command("traffic", cls=PluginCommand)
 @click.argument("sources", metavar="RUN|TRACE|SCENARIO...", nargs=-1, required=True)
-@click.option("--row", type=click.IntRange(min=1), help="row of a run's table [default: the last]")
+@click.option(
+    "--row",
+    "rows",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="row of a run's table; several stand side by side [default: the last]",
+)
 @option("topology", "fabric whose GPUs have the schedules of a scenario or trace")
 @PARAMETERS
 @SEED
@@ -65,7 +71,7 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
 @result_format("json: all records, also by link and rank")
 def command(  # noqa: PLR0913  options of the verb
     sources: tuple[str, ...],
-    row: int | None,
+    rows: tuple[int, ...],
     topology: str | None,
     pairs: Sequence[str],
     seed: int,
@@ -91,10 +97,12 @@ def command(  # noqa: PLR0913  options of the verb
     for source in sources:
         if is_cluster_run(Path(source)):
             found += cluster_tables(Path(source), bounds)
-        elif Path(source).is_dir():
-            found.append(_of_run(Path(source), row, bounds))
-        else:
-            found.append(_of_schedules(source, given, topology, seed, row, bounds))
+            continue
+        for row in rows or (None,):
+            if Path(source).is_dir():
+                found.append(_of_run(Path(source), row, bounds))
+            else:
+                found.append(_of_schedules(source, given, topology, seed, row, bounds))
     if csv_folder is not None:
         files = {
             csv_folder / f"{number}-{one.name}.csv": one.as_csv()

@@ -34,8 +34,9 @@ ENTROPY_PORTS: Mapping[int, str] = {
     VXLAN_PORT: "VXLAN",
 }
 _NAMES = {1: "ICMP", TCP: "TCP", UDP: "UDP", 58: "ICMPv6"}
-_ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP"}
 _IPV4, _IPV6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8)
+_CUT = {_IPV4: "IPv4, cut", _IPV6: "IPv6, cut"}
+_ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP", **_CUT}
 #: Octets of an empty block.
 _LEAST_BLOCK = 12
 #: Of a frame with plain IPv4: the VNI, behind 8 octets of UDP and 4 of VXLAN.
@@ -63,6 +64,11 @@ class FiveTuple(NamedTuple):
         return _NAMES.get(self.protocol, f"IP protocol {self.protocol}")
 
     @property
+    def cut(self) -> bool:
+        """Whether too few octets were captured for the 5-tuple of an IP packet."""
+        return bool(self.protocol >> 16) and self.protocol & 0xFFFF in _CUT
+
+    @property
     def flow(self) -> FiveTuple:
         """The flow: without a source port that is entropy, as one flow has many of them."""
         entropy = self.protocol == UDP and self.dport in ENTROPY_PORTS
@@ -75,19 +81,22 @@ def five_tuple(frame: bytes) -> FiveTuple:
     while int.from_bytes(frame[at : at + 2]) in _VLANS and len(frame) > at + 4:
         at += 4
     ethertype, at = int.from_bytes(frame[at : at + 2]), at + 2
+    no_ip = FiveTuple(frame[6:12].hex(":"), frame[:6].hex(":"), 1 << 16 | ethertype)
     if ethertype == _IPV4 and len(frame) >= at + 20:
         protocol, addresses, ports = frame[at + 9], at + 12, at + 4 * (frame[at] & 15)
         size, fragment = 4, int.from_bytes(frame[at + 6 : at + 8]) & 0x1FFF
     elif ethertype == _IPV6 and len(frame) >= at + 40:
         protocol, addresses, ports, size, fragment = frame[at + 6], at + 8, at + 40, 16, 0
     else:
-        return FiveTuple(frame[6:12].hex(":"), frame[:6].hex(":"), 1 << 16 | ethertype)
+        return no_ip
     source, destination = (
         str(ip_address(frame[addresses + size * end : addresses + size * (end + 1)]))
         for end in (0, 1)
     )
-    if protocol not in (TCP, UDP) or fragment or len(frame) < ports + 4:
+    if protocol not in (TCP, UDP) or fragment:
         return FiveTuple(source, destination, protocol)
+    if len(frame) < ports + 4:
+        return no_ip
     sport, dport = (int.from_bytes(frame[ports + 2 * end : ports + 2 * end + 2]) for end in (0, 1))
     return FiveTuple(source, destination, protocol, sport, dport)
 

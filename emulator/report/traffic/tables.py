@@ -36,6 +36,7 @@ WINDOWS_US = (1, 10, 100)
 STEPS = 60
 
 NO_FABRIC = "it needs a fabric, and schedules alone were counted: uetemu run has it"
+CUT = "too few octets of each packet were captured for its 5-tuple: take a larger --snaplen"
 NO_TIMES = "Times need a fabric: uetemu run has them."
 
 Records = list[dict[str, Any]]
@@ -111,15 +112,56 @@ def schedule_tables(messages: Messages, topology: Topology, bounds: Bounds) -> l
 
 def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
     if record.timeline is None:
-        return without(OF_MESSAGES, record.missing[TIMELINE])
+        return _of_events(record, topology, row, bounds, record.missing[TIMELINE])
     facts = record.timeline.get("otherData")
     of = facts.get("row") if isinstance(facts, Mapping) else len(record.rows)
     if of != row:
-        return without(OF_MESSAGES, f"{TIMELINE} has an iteration of row {of}, not of row {row}")
+        reason = f"{TIMELINE} has an iteration of row {of}, not of row {row}"
+        return _of_events(record, topology, row, bounds, reason)
     try:
         return message_tables(of_timeline(record.timeline, topology), topology, bounds)
     except ValueError as error:
-        return without(OF_MESSAGES, str(error))
+        return _of_events(record, topology, row, bounds, str(error))
+
+
+def _of_events(
+    record: RunRecord, topology: Topology, row: int, bounds: Bounds, reason: str
+) -> list[Figure]:
+    """Return the tables of messages of a row without a timeline: its flows have no single ones."""
+    event = record.messages.get(row, {})
+    iterations = max(1, len(event.get("times_us", ())))
+    domains = topology.scale_up_domains
+    pairs: Records = [
+        {
+            "network": SCALE_UP if domains[one["from"]] == domains[one["to"]] else FABRIC,
+            "from": one["from"],
+            "to": one["to"],
+            "relation": relation(topology, one["from"], one["to"]),
+            "messages": one["messages"] // iterations,
+            "bytes": one["bytes"] // iterations,
+            "phases": None,
+        }
+        for one in event.get("flows", ())
+        if {one["from"], one["to"]} <= domains.keys()
+    ]
+    if not pairs:
+        return without(OF_MESSAGES, reason)
+    left_out = event.get("flows_left_out", 0)
+    note = f"By flows of events.jsonl: {reason}." + (
+        f" {left_out} more flows are in none of them." if left_out else ""
+    )
+    octets = {
+        network: np.array([one["bytes"] for one in pairs if one["network"] == network], np.int64)
+        for network in dict.fromkeys(one["network"] for one in pairs)
+    }
+    flows = [{"network": name, **elephants(one, bounds)} for name, one in octets.items()]
+    return [
+        *without(("messages", "message-sizes"), reason),
+        table("message-flows", flows, note),
+        table("servers", _by_server(pairs, topology), note),
+        table("ranks", pairs, note),
+        *without(("gpus",), reason),
+    ]
 
 
 def message_tables(messages: Messages, topology: Topology, bounds: Bounds) -> list[Figure]:
@@ -325,7 +367,7 @@ def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) 
     note = traffic.cut
     idle = f"{bounds.gap_us:g} us"
     all_links = _links_of_tiers(topology)
-    return [
+    found = [
         table(
             "packets",
             [_packets(tier, links, traffic, all_links) for tier, links in tiers.items()],
@@ -351,6 +393,10 @@ def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) 
         ),
         table("links", [one.record(traffic) for one in counted.values()], note),
     ]
+    if not any(one.cut for one in traffic.tuples):
+        return found
+    hidden = {one.name: one for one in without(("packet-flows", "entropy", "links"), CUT)}
+    return [hidden.get(one.name, one) for one in found]
 
 
 @dataclass(frozen=True)

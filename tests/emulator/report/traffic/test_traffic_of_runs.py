@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Dot1Q, Ether
 
 from emulator.cli.reports.traffic_verb import command
 from emulator.errors import UserError
@@ -20,7 +23,13 @@ from emulator.report.run.figures import traffic as figures_of_traffic
 from emulator.report.run.figures.traffic import traffic_figures
 from emulator.report.run_folder import RunRecord
 from tests.harness.runs.modelled_run import ModelledRuns
-from tests.harness.runs.written_folder import result, row, write_folder
+from tests.harness.runs.written_folder import (
+    BEGAN_US,
+    directed_capture,
+    result,
+    row,
+    write_folder,
+)
 
 SPEC = "rail_clos:hosts=3,gpus_per_host=2,spines=2,uplinks_per_spine=1"
 EPOCH_S = 946_684_800
@@ -258,11 +267,59 @@ def test_a_row_without_timeline_has_its_reason(tmp_path: Path) -> None:
     place = write_folder(tmp_path / "run", result(row(), row()))
     tables = counted(place, "--row", "1")
     assert tables["messages"]["reason"] == "timeline.json has an iteration of row 2, not of row 1"
+    (pair,) = tables["ranks"]["data"]  # of two iterations
+    assert (pair["from"], pair["to"], pair["relation"]) == ("h1g0", "h0g0", "rail")
+    assert (pair["network"], pair["messages"], pair["bytes"]) == ("backend", 2, 65536)
+    (flows,) = tables["message-flows"]["data"]
+    assert (flows["flows"], flows["mice"], flows["most_bytes"]) == (1, 1, 65536)
+    assert "By flows of events.jsonl" in tables["servers"]["note"]
     assert tables["utilisation"]["data"]
     with pytest.raises(UserError, match="--row 3"):
         CliRunner().invoke(
             command, [str(place), "--row", "3"], standalone_mode=False, catch_exceptions=False
         )
+
+
+def test_rows_of_a_run_stand_side_by_side(tmp_path: Path) -> None:
+    place = write_folder(tmp_path / "run", result(row(), row(transport="rocev2")))
+    done = CliRunner().invoke(command, [str(place), "--row", "1", "--row", "2"])
+    assert done.exception is None, done.exception
+    lines = done.stdout.splitlines()
+    assert [line.partition(" uet")[0] for line in lines[:1]] == ["# 1: run, row 1:"]
+    assert lines[1].startswith("# 2: run, row 2: rocev2")
+
+
+@pytest.mark.parametrize("kept", [14, 36])
+def test_packets_that_are_cut_before_their_ports_have_no_entropy(tmp_path: Path, kept: int) -> None:
+    octets = bytes(Ether() / IP() / UDP(sport=1, dport=4793))[:kept]
+    frames = [(BEGAN_US + number, "h1g0:eth0 out", octets, 1000) for number in range(3)]
+    place = write_folder(tmp_path / "run", result(row()))
+    (place / "capture.pcapng").write_bytes(directed_capture(["h1g0:eth0"], frames))
+    tables = counted(place)
+    assert tables["packets"]["data"][0]["bytes"] == 3000
+    assert tables["bursts"]["data"]
+    for name in ("entropy", "packet-flows", "links"):
+        assert "take a larger --snaplen" in tables[name]["reason"]
+
+
+def test_other_frames_have_their_names(tmp_path: Path) -> None:
+    ends = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    packets = {
+        "UET": ends / IP() / UDP(sport=1, dport=4793),
+        "RoCEv2": ends / Dot1Q(vlan=5) / IP() / UDP(sport=1, dport=4791),
+        "TCP": ends / IPv6() / TCP(sport=1, dport=2),
+        "UDP": ends / IP(frag=2) / UDP(sport=1, dport=4793),
+        "ICMP": ends / IP() / ICMP(),
+        "ARP": ends / ARP(),
+        "MAC control": Ether(type=0x8808) / bytes(46),
+    }
+    frames = [
+        (BEGAN_US + 1, "h1g0:eth0 out", bytes(one), len(bytes(one))) for one in packets.values()
+    ]
+    place = write_folder(tmp_path / "run", result(row()))
+    (place / "capture.pcapng").write_bytes(directed_capture(["h1g0:eth0"], frames))
+    (record,) = counted(place)["packets"]["data"]
+    assert record["protocols"] == " ".join(f"{name}:1" for name in sorted(packets))
 
 
 def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
