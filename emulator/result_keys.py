@@ -61,7 +61,7 @@ CALL_SITE: Mapping[str, str] = {
     "exposed_us, exposed": "what of their times a rank stood still for, as a mean",
     "overlapped_us, overlapped": "the rest, beside which the rank did something else",
     "busbw_gbps": "bus bandwidth as nccl-tests defines it",
-    "algorithms, algorithm": "the algorithms that were chosen",
+    "algorithms, algorithm": "the algorithms that were chosen, of a library with the protocol",
 }
 
 #: Counters of a GPU beside its transport's, by name under ``endpoints``.
