@@ -174,17 +174,20 @@ class _Drive:
             if self._wake():
                 continue
             over = all(rank.exited is not None for rank in self._ranks)
-            if self._dead and over:
+            is_missing = bool(self._dead or self._calls.lost)
+            if is_missing and over:
                 break
             if over and not self._execution.awaits and not self._calls.under_way:
                 break
-            if not (self._execution.awaits or self._calls.goes_on() or self._dead):
+            if not (self._execution.awaits or self._calls.goes_on() or is_missing):
                 raise UserError(self._standstill())
             self._tell(self._place("its calls under way"))
             happened = self._execution.run()
             self._check()
             if not self._wake() and not happened:
-                raise UserError(self._standstill())
+                self._give_up()
+                if not self._wake():
+                    raise UserError(self._standstill())
         self._read_rest(ready)
 
     def _place(self, what: str) -> str:
@@ -369,6 +372,15 @@ class _Drive:
             self._fork_server.kill(lost.process)
             lost.waits, lost.exited = None, Exited(self._execution.now_ns)
 
+    def _give_up(self) -> None:
+        """Have calls fail that wait for ever for what is lost; NCCL's watchdog would end them."""
+        for rank in self._ranks:
+            waits = rank.waits.numbers if isinstance(rank.waits, Wait) else ()
+            for own in ((rank.number, call) for call in waits):
+                record = self._calls.record_of(own)
+                if record is not None and (lost := self._lost_of(record)):
+                    self._calls.give_up(own, f"{record.calls[rank.number].words()} {lost}")
+
     # -- sentences -----------------------------------------------------------------------------
 
     def _standstill(self) -> str:
@@ -395,10 +407,20 @@ class _Drive:
             return f"{self._calls.words_of(own)} waits for a message of any rank"
         return self._missing(record, record.calls[own[0]])
 
+    def _lost_of(self, record: CallRecord) -> str:
+        """Return which rank ``record`` waits for that is lost; empty if there is none."""
+        ranks, lost = sorted(record.places or record.members), self._calls.lost
+        for one in ranks:
+            if one in self._dead:
+                return f"waits for rank {one}, whose GPU has died"
+        for one in ranks:
+            if one in lost:
+                return f"waits for rank {one}, whose transport has failed: {lost[one]}"
+        return ""
+
     def _missing(self, record: CallRecord, call: Call) -> str:
-        died = sorted(self._dead.intersection(record.places or record.members))
-        if died:
-            return f"{call.words()} waits for rank {died[0]}, whose GPU has died"
+        if lost := self._lost_of(record):
+            return f"{call.words()} {lost}"
         missing = [one for one in record.members if one not in record.calls]
         if not missing:
             return f"{call.words()} is under way"

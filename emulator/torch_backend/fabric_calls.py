@@ -74,7 +74,7 @@ class FabricCalls:
         self._by_call: dict[Own, CallRecord] = {}
         self._errors: dict[Own, str] = {}
         #: why the calls of a rank fail from now on
-        self._lost: dict[int, str] = {}
+        self.lost: dict[int, str] = {}
         #: how many collectives of each group each rank has called
         self._counts: dict[tuple[str, int], int] = defaultdict(int)
         #: collectives that not all members have called, by group and number
@@ -139,7 +139,7 @@ class FabricCalls:
         What it should have sent on fails at the members.
         """
         stated = f"{result.error}: {result.detail}"
-        self._lost[result.rank] = stated
+        self.lost[result.rank] = stated
         waiting = [(one.rank, one.number) for one in self._sides.open]
         for own in [*self._by_call, *waiting]:
             if own[0] == result.rank and not self.is_over(own):
@@ -152,12 +152,17 @@ class FabricCalls:
                     words = f"rank {result.rank}, which sends it on: {stated}"
                     self._errors[member, call.number] = words
 
+    def give_up(self, own: Own, why: str) -> None:
+        """Let a call fail that would wait for ever."""
+        if not self.is_over(own):
+            self._errors[own] = why
+
     # -- calls ---------------------------------------------------------------------------------
 
     def arrive(self, call: Call) -> None:
         """A rank calls now."""
-        if call.rank in self._lost:
-            self._errors[call.rank, call.number] = self._lost[call.rank]
+        if call.rank in self.lost:
+            self._errors[call.rank, call.number] = self.lost[call.rank]
             self._execution.stop()
             return
         find = self._message_of if call.kind in POINT_TO_POINT else self._collective_of

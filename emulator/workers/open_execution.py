@@ -51,6 +51,7 @@ class OpenExecution:
         self.heard: Callable[[int, Sequence[str]], None] = lambda rank, names: None
         self.failed: Callable[[RankResult], None] = lambda result: None
         self._ended: set[int] = set()
+        self._some_failed = False
 
     @property
     def now_ns(self) -> int:
@@ -122,11 +123,15 @@ class OpenExecution:
         if result is not None:
             self._ended.add(rank)
             if result.error is not None:
+                self._some_failed = True
                 self._at(when, (1, rank), lambda: self.failed(result))
 
     def end(self) -> None:
-        """Let all ranks end, which is known a lookahead later."""
+        """Let all ranks end, which is known a lookahead later.
+
+        Those that wait for one that has failed do not.
+        """
         self._fabric.each(WorkerPart.finish)
         self._fabric.run(self._events.now + self._fabric.lookahead_ps)
-        if len(self._ended) < len(self._nodes):
+        if len(self._ended) < len(self._nodes) and not self._some_failed:
             raise RuntimeError("ranks have operations left after the last call has ended")

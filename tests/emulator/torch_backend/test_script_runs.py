@@ -125,13 +125,28 @@ def test_the_store_is_asked_in_the_order_of_fabric_time_which_scripts_can_see(
     assert sum(after) / 4 == pytest.approx(20_000 + call["exposed_us"] * 1000, abs=1)
 
 
+GOES_ON = """
+for _ in range(20):
+    try:
+        dist.all_reduce(torch.ones(100_000))
+    except dist.DistBackendError as failure:
+        print(failure)
+print("over")
+"""
+
+
 @pytest.mark.nightly
-def test_a_lost_gpu_is_an_error_of_the_rank_that_waits(tmp_path: Path) -> None:
-    ended = torchrun(
-        tmp_path,
-        "for _ in range(20):\n    dist.all_reduce(torch.ones(100_000))\n",
-        "--fault",
-        "t=10us gpu h1g0 dead",
-    )
+@pytest.mark.parametrize("lost", ["gpu h1g0 dead", "link h1g0:eth0 down"])
+def test_ranks_that_wait_for_what_is_lost_have_an_error_and_can_go_on(
+    tmp_path: Path, lost: str
+) -> None:
+    ended = torchrun(tmp_path, GOES_ON, "--fault", f"t=10us {lost}")
     assert ended.returncode == 1
-    assert "raised DistBackendError at train.py:8: " in ended.stderr.splitlines()[-1]
+    assert "RTO_RETRIES_EXHAUSTED" in printed(tmp_path, 0, "ranks-2")[0]
+    for rank in (0, 1, 3):
+        *failures, last = printed(tmp_path, rank, "ranks-2")
+        assert last == "over"
+        assert failures
+    # Rank 1 writes to nobody that is lost.
+    assert " at train.py:10 waits for rank " in printed(tmp_path, 1, "ranks-2")[-2]
+    assert "; the faults cut off h1g0" in ended.stderr.splitlines()[-1]
