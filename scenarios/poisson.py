@@ -20,7 +20,8 @@ With ``incast=N`` N GPUs at a time send ``incast_size`` to one, at random times 
 Measured: flow completion times and slowdowns (against the computed time of the flow alone), also by
 size; the load that was drawn (``offered_share``) and what the links to the GPUs carried until the
 last arrival (``carried_share``).  Few flows of a heavy-tailed distribution may be far from the load
-asked for: compare with the drawn one, and take more flows or seeds.
+asked for: compare with the drawn one, and take more flows or seeds.  What is under way when the
+last flow arrives is drawn, and not carried yet.
 
 What should be seen, and why: short flows wait behind packets of others, and take longer by what
 queues hold; long ones share links, and take longer by what others take.  The tail of the slowdown
@@ -76,7 +77,7 @@ _OF_INCAST = ("incast_size", "incast_load")
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
     load: tuple[float, ...] = parameter(
-        (0.3, 0.6), FACTOR, many=True, help="share of the NICs' links, a row for each"
+        (0.3,), FACTOR, many=True, help="share of the NICs' links, a row for each"
     )
     sizes: str = parameter(
         "websearch", PATH, help="websearch, hadoop, or a file: octets and per cent"

@@ -12,6 +12,7 @@ from emulator.cli.reports import compare_verb, report_verb
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord
 from emulator.report.waiting_cost import WaitingPrices, sentences, with_cost
+from tests.harness.runs.written_folder import result, row, write_folder
 
 ALL = WaitingPrices(gpu_watts=700, nic_watts=100, gpu_hour=2)
 
@@ -23,11 +24,11 @@ def record(*rows: dict[str, Any]) -> RunRecord:
 
 def test_prices_make_power_energy_and_money() -> None:
     made = with_cost(record({"exposed": 0.25, "gpus": 8, "time_us": 500.0}), ALL)
-    (row,) = made.rows
-    assert row["waiting_gpus"] == 2
-    assert row["waiting_watts"] == 1600
-    assert row["waiting_joules"] == pytest.approx(0.8)
-    assert row["waiting_cost_hour"] == 4
+    (only,) = made.rows
+    assert only["waiting_gpus"] == 2
+    assert only["waiting_watts"] == 1600
+    assert only["waiting_joules"] == pytest.approx(0.8)
+    assert only["waiting_cost_hour"] == 4
     (line,) = sentences(made)
     assert line.endswith(
         "2.00 GPUs wait for the network; 1600.0 W, 0.8 J an iteration; 4.00 an hour"
@@ -36,10 +37,10 @@ def test_prices_make_power_energy_and_money() -> None:
 
 def test_what_has_no_price_has_no_value() -> None:
     made = with_cost(record({"exposed": 0.5, "time_us": 1.0}), WaitingPrices(gpu_hour=3))
-    (row,) = made.rows
-    assert row["waiting_gpus"] == 8
-    assert "waiting_watts" not in row
-    assert row["waiting_cost_hour"] == 24
+    (only,) = made.rows
+    assert only["waiting_gpus"] == 8
+    assert "waiting_watts" not in only
+    assert only["waiting_cost_hour"] == 24
 
 
 def test_without_prices_nothing_changes() -> None:
@@ -50,6 +51,26 @@ def test_without_prices_nothing_changes() -> None:
 def test_where_nothing_waits_prices_are_refused() -> None:
     with pytest.raises(UserError, match="nothing in run waits for the network beside computing"):
         with_cost(record({"exposed": None, "time_us": 1.0}), ALL)
+
+
+def test_verbs_show_what_waiting_costs(tmp_path: Path) -> None:
+    before, after = (
+        str(write_folder(tmp_path / name, result(row(exposed=share, digest=name), digest=name)))
+        for name, share in (("before", 0.5), ("after", 0.75))
+    )
+    prices = ["--gpu-watts", "300", "--gpu-hour", "2"]
+    report = CliRunner().invoke(report_verb.command, [before, *prices])
+    assert "on average 1.00 GPUs wait for the network; 300.0 W" in report.output
+    assert "waiting (an hour)" in (Path(before) / "report.html").read_text()
+    more = ["--fail-if", "waiting_cost_hour>10%"]
+    compared = CliRunner().invoke(compare_verb.command, [before, after, *prices, *more])
+    assert compared.exit_code == compare_verb.CONDITION_HOLDS
+    assert "waiting (an hour)" in compared.output
+
+    log = tmp_path / "cluster.log"
+    log.write_text("")
+    refused = CliRunner().invoke(compare_verb.command, [before, str(log), *prices])
+    assert "prices are for run folders" in str(refused.exception)
 
 
 @pytest.mark.parametrize("verb", [report_verb.command, compare_verb.command])
