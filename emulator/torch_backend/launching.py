@@ -9,8 +9,8 @@
        +<-- standard streams, channel ----------------------------+
 
 The driver never imports torch.  The fork server is the leader of a session of its own: a terminal's
-Ctrl-C reaches the driver alone, which ends all.  Ranks die with the fork server, and that with the
-driver, whatever befalls it.
+Ctrl-C reaches the driver alone, which ends all, also what ranks have started in other sessions.
+Ranks die with the fork server, and that with the driver, whatever befalls it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from typing import Any, BinaryIO, NoReturn, Self
 
 from emulator.errors import UserError
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MOST_KILLS = 1000
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _libc = ctypes.CDLL(None, use_errno=True)
 NO_TORCH = (
@@ -208,6 +209,13 @@ class ForkServer:
 
     def close(self) -> None:
         """End the fork server with all that it has forked, and whatever these have."""
+        for _ in range(_MOST_KILLS):  # as those that live may fork; orphans are its children
+            offspring = _offspring(self.pid)
+            for pid in offspring:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not offspring:
+                break
         for kill in (os.killpg, os.kill):  # it may not have a session of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
@@ -215,6 +223,24 @@ class ForkServer:
             os.waitpid(self.pid, 0)
         self._control.close()
         self._socket.close()
+
+
+def _offspring(ancestor: int) -> list[int]:
+    """Return the processes that live and descend from ``ancestor``, in whatever session."""
+    parents: dict[int, int] = {}
+    living: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            pid = int(path.parent.name)
+            parents[pid] = int(parent)
+            if state not in "ZX":
+                living.add(pid)
+    found: set[int] = set()
+    generation = {ancestor}
+    while generation := {pid for pid, parent in parents.items() if parent in generation} - found:
+        found |= generation
+    return sorted(found & living)
 
 
 def places(hosts: Sequence[int]) -> list[RankPlace]:
@@ -244,6 +270,7 @@ def _run_fork_server(script: Script, control: socket.socket, driver: int) -> NoR
     status = 1
     try:
         _die_with(driver)
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (*_ENDING, signal.SIGALRM):
@@ -281,11 +308,15 @@ def _serve(script: Script, control: socket.socket) -> None:
         readable, _, _ = select.select(sources, [], [])
         if woken in readable:
             woken.recv(4096)
-            while by_pid:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+            while True:
+                try:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    break
                 if pid == 0:
                     break
-                connection.send((by_pid.pop(pid), os.waitstatus_to_exitcode(status)))
+                if pid in by_pid:  # or it is one that a rank has left
+                    connection.send((by_pid.pop(pid), os.waitstatus_to_exitcode(status)))
         if connection not in readable:
             continue
         try:

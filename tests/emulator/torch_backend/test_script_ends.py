@@ -75,11 +75,21 @@ def test_a_script_that_cannot_go_on_is_explained_in_one_sentence(tmp_path: Path,
     assert not list(Path("/dev/shm").glob("uetemu.torchrun-tests-ends.*"))
 
 
+#: One rank is busy in Python, one in C, and the others wait for them.
+BUSY = """
+import subprocess
+if rank == 0:
+    print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+    while True:
+        pass
+if rank == 1:
+    torch.ones(5000, 5000) @ torch.ones(5000, 5000)
+dist.all_reduce(torch.ones(1))
+"""
+
+
 def test_an_interrupt_ends_all_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        HEAD + "print('begun')\nif rank == 0:\n    import time\n    time.sleep(600)\n"
-        "dist.all_reduce(torch.ones(1))\n"
-    )
+    (tmp_path / "train.py").write_text(HEAD + BUSY)
     words = ["--fabric", "model", "--topology", SMALL, "--output", str(tmp_path / "run")]
     code = "from emulator.cli.main import main; main()"
     with subprocess.Popen(
@@ -96,6 +106,8 @@ def test_an_interrupt_ends_all_and_leaves_nothing(tmp_path: Path) -> None:
     assert run.returncode == 130
     assert "interrupted by SIGINT; the fabric has been removed" in words_of_end
     assert result(tmp_path)["errors"] == ["interrupted by SIGINT"]
+    child = Path("/proc") / printed(tmp_path, 0)[0] / "stat"
+    assert not child.exists() or " (sleep) Z " in child.read_text()
 
 
 MAPPED = """
