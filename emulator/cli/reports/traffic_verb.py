@@ -183,6 +183,9 @@ def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
         if name == "servers":
             for number, one in tables.items():
                 shown += _matrices(one, f"{number}: " if several else "")
+            shown.append(
+                "r: on their rail; x: across rails; s: in a server; p: a phase between stages"
+            )
         else:
             shown += _shown(tables, several=several)
     return page(shown, to_terminal=True, width=WIDTH)
@@ -224,12 +227,12 @@ def _matrices(found: Figure, run: str) -> Iterator[object]:
             for destination in servers:
                 between = [one for one in mine if (one["from"], one["to"]) == (source, destination)]
                 marks = "".join(_MARKS[one["relation"]] for one in between)
+                if any("stage" in one["phases"] for one in between):
+                    marks += "p"
                 octets = sum(one["bytes"] for one in between)
                 cells.append(f"{octets:,} {marks}" if between else "-")
             drawn.add_row(source, *cells)
         yield drawn
-    if networks:
-        yield "r: on their rail; x: across rails; s: inside the server"
 
 
 def _numbered(name: str) -> list[tuple[bool, int | str]]:

@@ -139,7 +139,7 @@ def _of_events(
             "relation": relation(topology, one["from"], one["to"]),
             "messages": one["messages"] // iterations,
             "bytes": one["bytes"] // iterations,
-            "phases": None,
+            "phases": (),
         }
         for one in event.get("flows", ())
         if {one["from"], one["to"]} <= domains.keys()
@@ -159,7 +159,7 @@ def _of_events(
         *without(("messages", "message-sizes"), reason),
         table("message-flows", flows, note),
         table("servers", _by_server(pairs, topology), note),
-        table("ranks", pairs, note),
+        table("ranks", [{**one, "phases": None} for one in pairs], note),
         *without(("gpus",), reason),
     ]
 
@@ -190,7 +190,7 @@ def message_tables(messages: Messages, topology: Topology, bounds: Bounds) -> li
             f"{bound} or more. {note}".strip(),
         ),
         table("servers", _by_server(pairs, topology), note),
-        table("ranks", pairs, note),
+        table("ranks", [{**one, "phases": ", ".join(one["phases"])} for one in pairs], note),
         _gpus(messages),
     ]
 
@@ -269,9 +269,9 @@ def _pairs(
                 "relation": relation(topology, source, destination),
                 "messages": len(mine),
                 "bytes": int(messages.octets[mine].sum()),
-                "phases": ", ".join(
+                "phases": [
                     messages.phases[one] for one in np.unique(messages.phase[mine]).tolist()
-                ),
+                ],
             }
 
 
@@ -289,11 +289,13 @@ def _by_server(pairs: Sequence[Mapping[str, Any]], topology: Topology) -> Record
                 "relation": pair["relation"],
                 "messages": 0,
                 "bytes": 0,
+                "phases": {},
             },
         )
         one["messages"] += pair["messages"]
         one["bytes"] += pair["bytes"]
-    return list(found.values())
+        one["phases"] |= dict.fromkeys(pair["phases"])
+    return [{**one, "phases": ", ".join(one["phases"])} for one in found.values()]
 
 
 def _gpus(messages: Messages) -> Figure:

@@ -376,6 +376,15 @@ def test_llm_has_a_line_for_each_phase_of_its_parallelism() -> None:
     assert ("backend", "layer gradients DP AllReduce") in phases
 
 
+def test_a_matrix_marks_rails_and_stages() -> None:
+    options = ["--topology", "rail_clos:hosts=2,gpus_per_host=2"]
+    done = CliRunner().invoke(command, ["llm:tp=2,dp=1,pp=2", *options])
+    assert done.exception is None, done.exception
+    matrix = done.stdout.partition("| backend, B from |")[2].splitlines()
+    to_h0 = next(line.split("|")[2] for line in matrix if line.startswith("| h1 "))
+    assert to_h0.split()[1] == "rp"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
