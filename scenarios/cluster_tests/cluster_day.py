@@ -44,6 +44,7 @@ from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.neural_training import data_parallel, data_parallel_plan
 from scenarios.workloads.network.training_plan import flattened, train
+from scenarios.workloads.network.training_trial import DECIMAL
 from topologies.cluster import MODEL_PORT
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
@@ -65,7 +66,11 @@ class Parameters:
     parameters: int = parameter("4MiB", SIZE, help="octets of a job's first parameters")
     layout: str = parameter("tree", choices=layouts(), help="how the parameters travel")
     parts: int = parameter(2, COUNT, help="parts of the training, a checkpoint after each")
-    state: int = parameter("1MiB", SIZE, help="octets of each server's state in a checkpoint")
+    widths: tuple[int, ...] = parameter(
+        (128, 512, 256, 64), COUNT, many=True, help="the network: inputs, neurons of each layer"
+    )
+    rate: int = parameter(20_000, DECIMAL, help="its learning rate")
+    state: int = parameter("4MiB", SIZE, help="octets of each server's state in a checkpoint")
     shard: int = parameter("2MiB", SIZE, help="octets of the dataset that each server reads")
     bursts: int = parameter(
         6, COUNT, help="bursts of requests of each user, and again as many when a spine dies"
@@ -145,6 +150,8 @@ def _training(run: ClusterContext, parameters: Parameters, part: int) -> FabricR
     """Begin a part of the training on the backend in virtual time, beside the rest."""
     run.event(f"part {part + 1} of the training begins, in virtual time")
     options = ["--param", f"epochs={EPOCHS}", "--param", f"resumed={part * EPOCHS}"]
+    options += ["--param", f"widths={','.join(map(str, parameters.widths))}"]
+    options += ["--param", f"rate={DECIMAL.format(parameters.rate)}"]
     if parameters.fault == "link" and part == parameters.parts - 1:
         uplink = _uplink(run.cluster.backend.topology)
         options += ["--fault", f"t=30us link {uplink} down"]
@@ -154,7 +161,12 @@ def _training(run: ClusterContext, parameters: Parameters, part: int) -> FabricR
 def _states(run: ClusterContext, parameters: Parameters, part: int) -> Mapping[str, bytes]:
     """Return the state of each server after ``part``: the weights, then the optimizer's."""
     plan = data_parallel_plan(
-        data_parallel.Parameters(epochs=EPOCHS, resumed=part * EPOCHS),
+        data_parallel.Parameters(
+            widths=parameters.widths,
+            rate=parameters.rate,
+            epochs=EPOCHS,
+            resumed=part * EPOCHS,
+        ),
         run.cluster.backend.topology,
         run.seed,
     )

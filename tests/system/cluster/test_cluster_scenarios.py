@@ -191,7 +191,7 @@ def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
         tmp_path,
         "cluster_day",
         *("--param", "shard=128KiB", "--param", "bursts=2", "--param", "burst=5"),
-        *("--param", "parameters=256KiB", "--param", "state=64KiB"),
+        *("--param", "parameters=256KiB", "--param", "state=64KiB", "--param", "widths=4,8,2"),
         *("--param", "fault=none", "--report", "--capture"),
     )
     by_name = {row["what"]: row for row in rows}
