@@ -38,6 +38,7 @@ def _losses(lines: list[list[str]]) -> list[list[float]]:
     return [[float(line.split()[3]) for line in of_rank[:-1]] for of_rank in lines]
 
 
+@pytest.mark.nightly
 def test_experts_get_the_tokens_that_their_router_sends(tmp_path: Path) -> None:
     lines = _train(tmp_path, MOE, "--steps", "1")
     sent = [line[0].partition("sent ")[2] for line in lines]

@@ -234,6 +234,7 @@ def test_eight_billion_parameters_over_64_ranks_fit_into_one_process(tmp_path: P
     assert row[-1] == "0"  # wrong
 
 
+@pytest.mark.nightly
 def test_what_a_fake_tensor_cannot_tell_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\nprint(torch.ones(3, dtype=torch.int64).sum().item())\n")
