@@ -119,9 +119,13 @@ def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bound
         reason = f"{TIMELINE} has an iteration of row {of}, not of row {row}"
         return _of_events(record, topology, row, bounds, reason)
     try:
-        return message_tables(of_timeline(record.timeline, topology), topology, bounds)
+        messages = of_timeline(record.timeline, topology)
     except ValueError as error:
         return _of_events(record, topology, row, bounds, str(error))
+    if not len(messages):  # a script's run: its ranks wait in calls
+        reason = f"{TIMELINE} has no messages; the report of a script's run has its calls by line"
+        return _of_events(record, topology, row, bounds, reason)
+    return message_tables(messages, topology, bounds)
 
 
 def _of_events(

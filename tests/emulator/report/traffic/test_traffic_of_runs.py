@@ -280,6 +280,19 @@ def test_a_row_without_timeline_has_its_reason(tmp_path: Path) -> None:
         )
 
 
+def test_a_timeline_of_calls_alone_counts_neither_messages_nor_waiting(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "run")
+    path = tmp_path / "run" / "timeline.json"
+    timeline = json.loads(path.read_text())
+    timeline["traceEvents"] = [event for event in timeline["traceEvents"] if "bind_id" not in event]
+    path.write_text(json.dumps(timeline))
+    found = counted(tmp_path / "run")
+    for name in ("messages", "gpus"):
+        assert "has no messages" in found[name]["reason"]
+
+
 def test_rows_of_a_run_stand_side_by_side(tmp_path: Path) -> None:
     place = write_folder(tmp_path / "run", result(row(), row(transport="rocev2")))
     done = CliRunner().invoke(command, [str(place), "--row", "1", "--row", "2"])
