@@ -19,6 +19,7 @@ import numpy as np
 from emulator.errors import UserError
 from emulator.report.follow.capture import CaptureStream
 from emulator.report.traffic.measures import Counts, Numbers
+from emulator.report.traffic.services import transport_service
 from emulator.rocev2.wire import codes as rocev2_codes
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import END_ROLES, CableEnd, Topology
@@ -103,10 +104,11 @@ def five_tuple(frame: bytes) -> FiveTuple:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFrames:
-    """The frames of a link: when each began (us of fabric time), octets, number of its 5-tuple.
+    """The frames of a link: when each began (us of fabric time), octets, 5-tuple and service.
 
     ``octets`` count from the Ethernet header on, without FCS, as tshark's ``frame.len``.
-    ``injects`` and ``delivers``: an end node sends, or receives.  ``ttl`` is 0 of what is not IPv4.
+    ``tuples`` and ``services`` are numbers of what :class:`CapturedTraffic` has.  ``injects`` and
+    ``delivers``: an end node sends, or receives.  ``ttl`` is 0 of what is not IPv4.
     """
 
     sender: CableEnd
@@ -117,6 +119,7 @@ class LinkFrames:
     begin_us: Numbers
     octets: Counts
     tuples: Counts
+    services: Counts
     ttl: Counts
 
     @property
@@ -127,13 +130,14 @@ class LinkFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedTraffic:
-    """Links that were captured in a time ``span`` (us), and all 5-tuples by number.
+    """Links that were captured in a time ``span`` (us), all 5-tuples and services by number.
 
     ``vnis`` are the VXLANs that it saw.  ``cut`` is why it has no more, if it is damaged.
     """
 
     links: Sequence[LinkFrames]
     tuples: Sequence[FiveTuple]
+    services: Sequence[str]
     span: tuple[float, float]
     vnis: frozenset[int] = frozenset()
     cut: str = ""
@@ -153,6 +157,7 @@ def captured(
     numbers: dict[bytes, int] = {}
     known: dict[FiveTuple, int] = {}
     tuples: list[FiveTuple] = []
+    services: dict[str, int] = {}
     vnis: set[int] = set()
     cut, least = "", None
     begin_ns, end_ns = span_ns or (0, 1 << 64)
@@ -175,11 +180,13 @@ def captured(
                 vnis.add(int.from_bytes(octets[_VNI]))
             place = (frame.end, frame.leaves)
             if (column := columns.get(place)) is None:
-                column = columns[place] = (array("q"), array("q"), array("q"), array("B"))
+                column = columns[place] = tuple(map(array, "qqqBB"))
             column[0].append(frame.at_ns)
             column[1].append(frame.length)
             column[2].append(number)
             column[3].append(octets[22] if plain else 0)
+            service = transport_service(octets, frame.length)
+            column[4].append(services.setdefault(service, len(services)))
             least = frame.at_ns if least is None else min(least, frame.at_ns)
     except UserError as error:
         cut = str(error)
@@ -199,7 +206,14 @@ def captured(
             min(float(one.begin_us[0]) for one in links),
             max(float(one.begin_us[-1] + one.busy_us[-1]) for one in links),
         )
-    return CapturedTraffic(links=links, tuples=tuples, span=span, vnis=frozenset(vnis), cut=cut)
+    return CapturedTraffic(
+        links=links,
+        tuples=tuples,
+        services=tuple(services),
+        span=span,
+        vnis=frozenset(vnis),
+        cut=cut,
+    )
 
 
 def _link(
@@ -226,6 +240,7 @@ def _link(
         begin_us=begin_us[order],
         octets=length[order],
         tuples=np.array(column[2], np.int64)[order],
+        services=np.array(column[4], np.int64)[order],
         ttl=np.array(column[3], np.int64)[order],
     )
 

@@ -140,7 +140,7 @@ def of_schedules(schedules: Sequence[Schedule], topology: Topology, collective: 
         table = OperationTable.of(schedule.operations)
         kinds = table.columns["kind"]
         labels = np.full(len(table), columns.phase(collective))
-        for span in sorted(schedule.spans, key=lambda one: one.first - one.end):
+        for span in sorted(schedule.spans, key=lambda one: one.end - one.first)[::-1]:
             labels[span.first : span.end] = columns.phase(span.name)
         sends = np.flatnonzero(of_kinds(kinds, WRITE, COPY))
         peers, octets = table.columns["peer"][sends], table.columns["near_octets"][sends]

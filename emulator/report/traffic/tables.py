@@ -64,6 +64,7 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "ranks": ("Who talks to whom, by rank", ENDPOINT),
     "gpus": ("GPUs that wait for the network", ENDPOINT),
     "packets": ("Packets", CAPTURED),
+    "services": ("Transport services", CAPTURED),
     "packet-sizes": ("Packet sizes", CAPTURED),
     "packet-flows": ("Flows of packets", CAPTURED),
     "entropy": ("Entropy that links see", CAPTURED),
@@ -74,7 +75,7 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "utilisation-over-time": ("Utilisation of tiers over time", SWITCH),
 }
 OF_MESSAGES = ("messages", "message-sizes", "message-flows", "servers", "ranks", "gpus")
-OF_PACKETS = ("packets", "packet-sizes", "packet-flows", "entropy", "bursts", "links")
+OF_PACKETS = ("packets", "services", "packet-sizes", "packet-flows", "entropy", "bursts", "links")
 OF_PORTS = ("parallel-links", "utilisation")
 
 
@@ -379,6 +380,7 @@ def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) 
             [_packets(tier, links, traffic, all_links) for tier, links in tiers.items()],
             note,
         ),
+        table("services", list(_services(tiers, traffic, topology.network)), note),
         table("packet-sizes", list(_packet_sizes(tiers, traffic)), note),
         _packet_flows(traffic, bounds),
         table(
@@ -488,6 +490,27 @@ def _packets(
         **measures.sizes(octets),
         "protocols": " ".join(f"{name}:{count}" for name, count in sorted(kinds.items())),
     }
+
+
+def _services(
+    tiers: Mapping[str, Sequence[LinkFrames]], traffic: CapturedTraffic, network: str
+) -> Iterator[dict[str, Any]]:
+    kinds = len(traffic.services)
+    for tier, links in tiers.items():
+        numbers = np.concatenate([one.services for one in links])
+        octets = np.concatenate([one.octets for one in links])
+        packets = np.bincount(numbers, minlength=kinds)
+        sent = np.bincount(numbers, weights=octets, minlength=kinds)
+        for number in np.argsort(-sent, kind="stable").tolist():
+            if packets[number]:
+                yield {
+                    "network": network,
+                    "tier": tier,
+                    "service": traffic.services[number],
+                    "packets": int(packets[number]),
+                    "bytes": int(sent[number]),
+                    "bytes_percent": percent(sent[number], sent.sum()),
+                }
 
 
 def _packet_sizes(

@@ -312,9 +312,12 @@ class _Trace:
             yield slice_event(name, "step", tracks.nest("steps", span_ns), span_ns)
 
     def _labels(self, rank: int) -> Sequence[str]:
-        """Return the name of each operation: that of the shortest span around it."""
+        """Return the name of each operation: that of the shortest span around it.
+
+        Of spans around the same operations the inner one ends, and so stands, first.
+        """
         labels = [self._collective] * len(self._tables[rank])
-        for span in sorted(self._spans[rank], key=lambda span: span.first - span.end):
+        for span in sorted(self._spans[rank], key=lambda span: span.end - span.first)[::-1]:
             labels[span.first : span.end] = [span.name] * (span.end - span.first)
         return labels
 

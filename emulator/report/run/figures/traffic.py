@@ -17,7 +17,10 @@ from topologies.units import format_size
 LARGEST_CAPTURE = 128 * 2**20
 #: GPUs of a figure, at most.
 MOST_GPUS = 32
-TABLES = ("messages", "message-flows", "packets", "entropy", "bursts", "parallel-links")
+TABLES = (
+    *("messages", "message-flows", "packets", "services", "entropy", "bursts"),
+    "parallel-links",
+)
 _STATES = {
     "computes_percent": "computes",
     "waits_for_fabric_percent": "waits for the fabric",

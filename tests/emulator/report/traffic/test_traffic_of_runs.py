@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.layers.vxlan import VXLAN
+from scapy.packet import Packet
 
 from emulator.cli.reports.traffic_verb import command
 from emulator.errors import UserError
@@ -335,6 +337,47 @@ def test_other_frames_have_their_names(tmp_path: Path) -> None:
     assert record["protocols"] == " ".join(f"{name}:1" for name in sorted(packets))
 
 
+def test_services_are_told_by_pds_type_and_opcode(tmp_path: Path) -> None:
+    def udp(port: int, head: bytes, ip: Packet | None = None) -> bytes:
+        return bytes(Ether() / (ip or IP()) / UDP(sport=1, dport=port) / head.ljust(40, b"\0"))
+
+    def aeth(syndrome: int) -> bytes:
+        return b"\x11".ljust(12, b"\0") + bytes([syndrome])
+
+    types = {
+        **{1: "secured", 2: "RUD request", 3: "ROD request", 4: "RUDI request", 5: "RUDI response"},
+        **{6: "UUD request", 7: "ACK", 10: "NACK", 11: "control", 31: "other"},
+    }
+    opcodes = {
+        **{0x04: "RC send", 0x0A: "RC write", 0x0C: "RC read", 0x0F: "RC read", 0x13: "RC atomic"},
+        **{0x81: "CNP", 0x64: "UD send", 0x1C: "other"},
+    }
+    inner = Ether() / IP() / UDP(sport=1, dport=4793) / bytes([8 << 3]).ljust(40, b"\0")
+    packets = [(f"UET {name}", udp(4793, bytes([kind << 3]))) for kind, name in types.items()]
+    packets += [(f"RoCEv2 {name}", udp(4791, bytes([code]))) for code, name in opcodes.items()]
+    packets += [
+        ("RoCEv2 RC ACK", udp(4791, aeth(0x1F))),
+        ("RoCEv2 RC NAK", udp(4791, aeth(0x60))),
+        ("RoCEv2 RC NAK", udp(4791, aeth(0x20), IPv6())),
+        ("UET ACK", bytes(Ether() / IP() / UDP(dport=4789) / VXLAN(vni=7) / inner)),
+        ("UET NACK", bytes(Ether() / Dot1Q(vlan=5) / IP() / UDP(dport=4793) / b"\x60")),
+        *(("TCP", bytes(Ether() / ip / TCP())) for ip in (IP(), IPv6())),
+        *(("other", bytes(one)) for one in (Ether() / ARP(), Ether() / IP() / UDP(dport=9))),
+        ("cut before its service", udp(4791, aeth(0))[:50]),
+    ]
+    frames = [(BEGAN_US + 1, "h1g0:eth0 out", octets, 100) for _, octets in packets]
+    place = write_folder(tmp_path / "run", result(row()))
+    (place / "capture.pcapng").write_bytes(directed_capture(["h1g0:eth0"], frames))
+    found = counted(place)["services"]["data"]
+    expected = Counter(name for name, _ in packets)
+    assert {one["service"]: one["packets"] for one in found} == expected
+    assert {one["service"]: one["bytes"] for one in found} == {
+        name: 100 * count for name, count in expected.items()
+    }
+    assert {(one["network"], one["tier"]) for one in found} == {("backend", "gpu to rail")}
+    assert sum(one["bytes_percent"] for one in found) == pytest.approx(100, abs=0.02)
+
+
 def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
     place = write_folder(tmp_path / "run", result())
     assert {one["reason"] for one in counted(place).values()} == {
@@ -389,9 +432,10 @@ def test_llm_has_a_line_for_each_phase_of_its_parallelism() -> None:
     assert ("backend", "layer gradients DP AllReduce") in phases
 
 
-def test_a_matrix_marks_rails_and_stages() -> None:
+@pytest.mark.parametrize("layout", ["tp=2,dp=1", "tp=1,dp=2"])
+def test_a_matrix_marks_rails_and_stages(layout: str) -> None:
     options = ["--topology", "rail_clos:hosts=2,gpus_per_host=2"]
-    done = CliRunner().invoke(command, ["llm:tp=2,dp=1,pp=2", *options])
+    done = CliRunner().invoke(command, [f"llm:{layout},pp=2", *options])
     assert done.exception is None, done.exception
     matrix = done.stdout.partition("| backend, B from |")[2].splitlines()
     to_h0 = next(line.split("|")[2] for line in matrix if line.startswith("| h1 "))

@@ -122,7 +122,7 @@ def drawn(folder: Path, around: timeline.Surroundings | None = None) -> Imported
                 Receive(peer=0, tag=1, into=B),
                 Reduce(source=A, into=B),
             ),
-            spans=(ScheduleSpan("gradients", 1, 3),),
+            spans=(ScheduleSpan("gradients", 1, 3), ScheduleSpan("around them", 1, 3)),
         ),
         Schedule(
             rank=2,
@@ -151,7 +151,7 @@ def test_gpus_have_tracks_for_computing_nvlink_and_nic(tmp_path: Path) -> None:
     assert sorted(found.track(one) for one in found.slices) == [
         "h0g0 NIC out", "h0g0 NIC out 2", "h0g0 NVLink out", "h0g0 steps", "h0g0 steps",
         "h0g1 NVLink in", "h0g1 compute", "h1g0 NIC in", "h1g0 NIC in", "h1g0 compute",
-        "h1g0 steps",
+        "h1g0 steps", "h1g0 steps",
     ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_an_event_is_a_line_as_json_makes_it(tmp_path: Path) -> None:
     lines = (tmp_path / "run" / "timeline.json").read_text().splitlines()
     events = [line.strip().removesuffix(",") for line in lines if line.startswith("  {")]
     assert [json.dumps(json.loads(event)) for event in events] == events
-    assert sum('"ph": "X"' in event for event in events) == 11
+    assert sum('"ph": "X"' in event for event in events) == 12
 
 
 def test_flows_join_what_is_sent_to_what_is_received(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_slices_have_the_names_of_the_scenario_or_of_the_collective(tmp_path: Pa
         "micro-batch 0", "micro-batch 0 to h1g0", "micro-batch 0 to h0g1",
         "layer 1 all_gather", "layer 1 all_gather to h1g0",
         "all_reduce from h0g0", "all_reduce forward",
-        "gradients", "gradients from h0g0", "gradients sum",
+        "around them", "gradients", "gradients from h0g0", "gradients sum",
     }  # fmt: skip
     steps = {one.name: (one.begin, one.end) for one in found.slices if one.category == "step"}
     assert steps == {"micro-batch 0": (0, 800), "layer 1 all_gather": (200, 800),
-                     "gradients": (700, 700)}  # fmt: skip
+                     "gradients": (700, 700), "around them": (700, 700)}  # fmt: skip
 
 
 def test_a_program_names_what_a_block_appends() -> None:
