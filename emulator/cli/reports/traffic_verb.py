@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from emulator.cli.options import PARAMETERS, SEED, option, result_format
+from emulator.cli.options import PARAMETERS, SEED, option, result_format, waiting_prices
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.run_options import chosen, parameter_texts
 from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
+from emulator.metrics import ENDPOINT
 from emulator.report.cluster_page import is_cluster_run
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.page import write_files
@@ -23,6 +24,7 @@ from emulator.report.run_folder import RunRecord
 from emulator.report.traffic.messages import of_schedules
 from emulator.report.traffic.networks import NAME, cluster_tables
 from emulator.report.traffic.tables import TITLES, Bounds, run_tables, schedule_tables
+from emulator.report.waiting_cost import WaitingPrices, with_cost
 from topologies.units import parse_size, parse_time_ns
 
 #: Characters of a line, and lines of a table that are shown: JSON has all.
@@ -31,6 +33,8 @@ WIDTH, MOST_LINES, MOST_ALONE = 190, 24, 40
 _LONG = ("ranks", "links", "utilisation-over-time")
 #: Servers up to which a matrix is drawn.
 MOST_SERVERS = 12
+#: The table of what waiting costs, and its title.
+WAITING, _WAITING_TITLE = "waiting", "What waiting costs"
 #: How a matrix marks what does not stay in a server's scale-up network.
 _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
 
@@ -68,6 +72,7 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
     type=click.Path(path_type=Path, file_okay=False),
     help="also write each table as a CSV file there, with the number of its source in front",
 )
+@waiting_prices
 @result_format("json: all records, also by link and rank")
 def command(  # noqa: PLR0913  options of the verb
     sources: tuple[str, ...],
@@ -79,6 +84,7 @@ def command(  # noqa: PLR0913  options of the verb
     gap: str,
     csv_folder: Path | None,
     form: str,
+    **prices: float | None,
 ) -> None:
     """Count messages, flows, packets, entropy, bursts and waiting GPUs of workloads.
 
@@ -89,18 +95,23 @@ def command(  # noqa: PLR0913  options of the verb
 
     Of a row of a run the last iteration is counted, and the packets of captured ports: a run with
     --capture all has them of every link.
+
+    With prices it has what GPUs of runs cost that wait for the network.
     """
+    costs = WaitingPrices(**prices)
     bounds = Bounds(elephant_bytes=parse_size(elephant), gap_us=parse_time_ns(gap) / 1000)
     given = parameter_texts(pairs, {})
 
     found: list[tuple[str, Sequence[Figure]]] = []
     for source in sources:
+        if costs.given and (not Path(source).is_dir() or is_cluster_run(Path(source))):
+            raise UserError(f"{source} is no run folder, and prices are for run folders")
         if is_cluster_run(Path(source)):
             found += cluster_tables(Path(source), bounds)
             continue
         for row in rows or (None,):
             if Path(source).is_dir():
-                found.append(_of_run(Path(source), row, bounds))
+                found.append(_of_run(Path(source), row, bounds, costs))
             else:
                 found.append(_of_schedules(source, given, topology, seed, row, bounds))
     if csv_folder is not None:
@@ -117,11 +128,29 @@ def command(  # noqa: PLR0913  options of the verb
         click.echo(as_text(found), nl=False)
 
 
-def _of_run(folder: Path, row: int | None, bounds: Bounds) -> tuple[str, Sequence[Figure]]:
-    record = RunRecord.read(folder)
+def _of_run(
+    folder: Path, row: int | None, bounds: Bounds, prices: WaitingPrices
+) -> tuple[str, Sequence[Figure]]:
+    record = with_cost(RunRecord.read(folder), prices)
     number = record.ports_of(row).row if row is not None else len(record.rows)
     words = record.labels[number - 1] if record.rows else "no row"
-    return f"{record.name}, row {words}", run_tables(record, number, bounds)
+    tables = run_tables(record, number, bounds)
+    if prices.given:
+        tables.append(_waiting(record.rows[number - 1]))
+    return f"{record.name}, row {words}", tables
+
+
+def _waiting(row: Mapping[str, Any]) -> Figure:
+    found = {key: value for key, value in row.items() if key.startswith("waiting_")}
+    return Figure(
+        name=WAITING,
+        title=_WAITING_TITLE,
+        point=ENDPOINT,
+        note="GPUs that wait, on average of the row's iterations, also for the scale-up network; "
+        "watts with their NICs, joules in an iteration, price for an hour.",
+        records=[found] if found else (),
+        reason=None if found else "nothing in this row waits for the network beside computing",
+    )
 
 
 def _of_schedules(
@@ -168,7 +197,7 @@ def as_data(name: str, tables: Sequence[Figure], bounds: Bounds) -> Mapping[str,
 def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
     """Return each table with the lines of all sources, one below the other."""
     shown: list[object] = [f"# {number}: {name}" for number, (name, _) in enumerate(found, 1)]
-    for name in (NAME, *TITLES):
+    for name in (NAME, *TITLES, WAITING):
         tables = {
             number: one
             for number, (_, tables) in enumerate(found, 1)

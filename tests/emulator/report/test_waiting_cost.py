@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from emulator.cli.reports import compare_verb, report_verb
+from emulator.cli.reports import compare_verb, report_verb, traffic_verb
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord
 from emulator.report.waiting_cost import WaitingPrices, sentences, with_cost
@@ -67,13 +68,22 @@ def test_verbs_show_what_waiting_costs(tmp_path: Path) -> None:
     assert compared.exit_code == compare_verb.CONDITION_HOLDS
     assert "waiting (an hour)" in compared.output
 
+    counted = CliRunner().invoke(traffic_verb.command, [before, *prices, "--format", "json"])
+    (waiting,) = (
+        one["data"] for one in json.loads(counted.stdout)[0]["tables"] if one["figure"] == "waiting"
+    )
+    assert waiting == [{"waiting_gpus": 1, "waiting_watts": 300, "waiting_joules": 0.003,
+                        "waiting_cost_hour": 2}]  # fmt: skip
+    refused = CliRunner().invoke(traffic_verb.command, ["allreduce", *prices])
+    assert "prices are for run folders" in str(refused.exception)
+
     log = tmp_path / "cluster.log"
     log.write_text("")
     refused = CliRunner().invoke(compare_verb.command, [before, str(log), *prices])
     assert "prices are for run folders" in str(refused.exception)
 
 
-@pytest.mark.parametrize("verb", [report_verb.command, compare_verb.command])
+@pytest.mark.parametrize("verb", [report_verb.command, compare_verb.command, traffic_verb.command])
 def test_a_price_is_above_zero(verb: Any) -> None:
     found = CliRunner().invoke(verb, ["run", "run", "--gpu-hour", "0"])
     assert found.exit_code == 2
