@@ -112,11 +112,11 @@ class ResultTable:
 
     def explained(self) -> str:
         """Return what else there is to see, and where columns are explained."""
-        hidden = [
+        hidden = dict.fromkeys(
             column.heading
             for column in self.columns
             if column.key in self._valued and column not in self._shown
-        ]
+        )
         more = f"--wide shows {', '.join(hidden)} as well; " if hidden else ""
         return f"{more}uetemu explain NAME says what a column means"
 

@@ -134,6 +134,10 @@ def test_columns_of_the_largest_rank_leave_a_full_line() -> None:
     heading, *_ = shown.lines({one.key: 1 for one in columns})
     assert heading.split() == ["#", "k0", "k1", "k2", "k5"]
     assert "--wide shows k3, k4 as well" in shown.explained()
+    same = [*columns, TableColumn("k6", "k4", width=29, rank=4)]
+    again = table.ResultTable(same)
+    list(again.lines({one.key: 1 for one in same}))
+    assert "--wide shows k3, k4 as well" in again.explained()
     wide, *_ = table.ResultTable(columns, wide=True).lines({})
     assert wide.split()[1:] == [one.key for one in columns]
 

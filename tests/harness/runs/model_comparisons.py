@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.harness.runs.modelled_run import ModelledRun
 from tests.harness.runs.processes import begun
 from tests.harness.runs.whole_run import held
+from topologies.parts.scale_up_products import PRODUCTS
 
 FEW = "rail_clos:hosts=2,gpus_per_host=2,spines=2"
 _SIZES = ("--topology", FEW, "--sizes", "16KiB", "--iterations", "1")
@@ -173,6 +174,35 @@ ONE_PATH: Mapping[str, Sequence[str]] = {
     "ccsweep": (*SCENARIOS["ccsweep"], *_set("cc=default")),
     "lbsweep": (*SCENARIOS["lbsweep"], *_set("sprays=default", "balances=flow")),
     "linkfail": _set("size=256KiB", "slow_at=3us", "sprays=default", "fail=slow"),
+}
+
+_PERMUTED = _set("sizes=16KiB")
+#: Runs of what servers and NICs are made of: the scenario and its arguments, by what it is.
+SYSTEMS: Mapping[str, Sequence[str]] = {
+    **{
+        product: ("allreduce", "--topology", f"{FEW},scale_up={product}{links}", *_SIZES[2:])
+        for product, links in {
+            **dict.fromkeys(PRODUCTS, ""),
+            "ualink": ",scale_up_links=4",
+        }.items()
+    },
+    "8 planes": (
+        *("permutation", "--topology", "fabric_planes:nic_ports=8,nic_rate=100Gbps"),
+        *(*_PERMUTED, "--fault", "t=2us nic h0g0:eth3 down"),
+    ),
+    "16 planes": (
+        *("permutation", "--topology", "fabric_planes:nic_ports=16,nic_rate=50Gbps"),
+        *_PERMUTED,
+    ),
+    "8 ports, rocev2": (
+        *("permutation", "--topology", "mrc:scale=256,homing=paths"),
+        *(*_PERMUTED, "--transport", "rocev2"),
+    ),
+    "no GPUDirect": ("allreduce", *_SIZES, "--gpu-direct", "off:hosts=h1"),
+    "no GPUDirect, PXN": (
+        *("permutation", "--topology", "clos:spines=0,hosts=2,gpus_per_host=2"),
+        *(*_PERMUTED, "--pxn", "always", "--gpu-direct", "off"),
+    ),
 }
 
 #: Scenarios that are about Ultra Ethernet alone.

@@ -15,6 +15,7 @@ from tests.harness.runs.model_comparisons import (
     ROCEV2,
     SCENARIOS,
     STRETCHED,
+    SYSTEMS,
     TUNNELLED,
     UNSTRETCHED,
     WITHOUT_ROCEV2,
@@ -25,6 +26,9 @@ from topologies.stretch import stretch_of
 
 #: Scenarios that take long, and whose frames are of kinds that others have.
 LONG = ("ccsweep", "checkpoint", "inference", "jobs", "llm", "moe")
+
+#: Systems that stand for the others where time is short.
+SHORT = ("mi300x", "16 planes", "no GPUDirect")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,12 @@ def test_a_stretched_design_has_the_kernels_frames(
 @pytest.mark.parametrize("name", TUNNELLED)
 def test_a_run_over_tunnels_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
     same(tmp_path, *TUNNELLED[name])
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", [name if name in SHORT else nightly(name) for name in SYSTEMS])
+def test_a_system_has_the_kernels_frames(name: str, tmp_path: Path) -> None:
+    same(tmp_path, *SYSTEMS[name])
 
 
 def same_through_tunnels(folder: Path, design: str, transport: str) -> None:

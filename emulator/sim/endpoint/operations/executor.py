@@ -379,9 +379,11 @@ class Executor:
 
     def unfinished(self) -> str:
         """One sentence about what the rank is waiting for."""
+        if not self._left:
+            return "no operation is left to do"
         some = "; ".join(self._described(index) for index in self._under_way()[:3])
-        count = self._program.count
-        return f"{self._left} of {count} operations are not done, among them {some}"
+        among = f", among them {some}" if some else ""
+        return f"{self._left} of {self._program.count} operations are not done{among}"
 
     # Operations: what is begun is done at once, or in slices; octets of work done so far
 

@@ -436,6 +436,12 @@ def test_transport_error_is_the_ranks_error(ranks: TwoRanks) -> None:
     assert result.operation_end[0] == -1
 
 
+def test_a_rank_with_nothing_left_says_so(ranks: TwoRanks) -> None:
+    ranks.load([], [])
+    ranks.executors[0].start(1, 0, 10**9)
+    assert ranks.executors[0].unfinished() == "no operation is left to do"
+
+
 def test_data_that_never_comes_ends_at_the_deadline(ranks: TwoRanks) -> None:
     ranks.load([], [receive(9)])
     result = ranks.run(budget_ns=5000)[1]
