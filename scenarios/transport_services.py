@@ -40,7 +40,9 @@ takes no longer, with a part of the data missing.
 Came out (seed 1, defaults): without losses RUD and ROD 24.3 us, RUDI 26.9, UUD 26.5; with 1 % lost
 37.1 us and 9 packets sent again over RUD, 35.4 and 295 over ROD, 78.2 and 17 over RUDI, 9 of which
 came twice.  Over UUD 26.5 us, and 0.8 % of the data lost.  ROD was not slower than RUD here: it
-finds a loss by the next packet, and RUD, which sprays, waits longer to be sure.
+finds a loss by the next packet, and RUD, which sprays, when about a window of newer ones has come:
+3.9 us later for the same packet.  What is lost with less than that behind it a probe finds: RUD's
+last flow lost a packet with 23 behind it, and sent it again 10 us after their ACKs.
 """
 
 from __future__ import annotations

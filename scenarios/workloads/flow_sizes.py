@@ -88,7 +88,7 @@ def _read(path: Path) -> Points:
                 path, number, "write octets and a cumulative per cent, as 10000 15"
             ) from None
         before = points[-1] if points else (-1.0, -1.0)
-        grows = before[0] < octets <= LARGEST and before[1] < percent <= 100
+        grows = before[0] < octets <= LARGEST and before[1] < percent <= 100 and octets >= 0
         if not grows or bool(points) == (percent == 0):
             raise _wrong(
                 path, number, "octets and per cent must grow from line to line, from 0 per cent on"
