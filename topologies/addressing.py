@@ -14,6 +14,7 @@
 172.16.0.0/13         links of bottom switches and between spines, one /31 (RFC 3021) each:
                       262,144 links
 172.24.0.0/13         spine - super-spine links, likewise
+100.96.0.0/11         links of bottom switches beyond the 262,144: 1,048,576 more
 100.64.0.0/13         the frontend: its subnets from 100.64.0.0/14, links between switches from
                       100.68.0.0/15, loopbacks from 100.70.0.0/15 (shared address space, RFC 6598)
 100.72.0.0/13         storage, likewise
@@ -53,6 +54,11 @@ FABRIC_LINKS: Mapping[Role, IPv4Network] = {  # keyed by the role of the upper e
     Role.ROUTER: IPv4Network("172.16.0.0/13"),
     Role.SPINE: IPv4Network("172.16.0.0/13"),
     Role.SUPER_SPINE: IPv4Network("172.24.0.0/13"),
+}
+#: Where links go on that the block of this role has no room for.
+MORE_LINKS: Mapping[Role, IPv4Network] = {
+    Role.ROUTER: IPv4Network("100.96.0.0/11"),
+    Role.SPINE: IPv4Network("100.96.0.0/11"),
 }
 LOOPBACKS: Mapping[Role, IPv4Network] = {
     Role.RAIL: IPv4Network("10.255.0.0/18"),
@@ -159,7 +165,7 @@ def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Netw
             f"subnet_prefix is /{subnet_prefix}; it must lie in "
             f"/{SHORTEST_PREFIX} .. /{LONGEST_PREFIX}"
         )
-    _bounded("pod", pod, MAX_PODS, "pods")
+    _bounded("pod", pod, MAX_PODS, "pods or segments")
     octets = 1 << max(0, 24 - subnet_prefix)  # third octets that one rail takes
     third = (rail + 1) * octets
     if third + octets > 256:
@@ -216,7 +222,7 @@ def plane_octet(pod: int, plane: int, planes: int) -> int:
     """
     apart = 10 if planes < 10 else 20
     _bounded("plane", plane, apart - 1, "nic_ports")
-    _bounded("pod", pod, 250 // apart, "pods")
+    _bounded("pod", pod, 250 // apart, "pods or segments")
     return apart * pod + plane + 1
 
 
@@ -228,7 +234,7 @@ def rail_gateway(subnet: IPv4Network) -> IPv4Interface:
 def rail_address(subnet: IPv4Network, host: int) -> IPv4Interface:
     """Address of the GPU of ``host`` on the rail; raises when the subnet is exhausted."""
     check_room(host + 1, subnet.prefixlen)
-    return IPv4Interface(f"{subnet[host + 2]}/{subnet.prefixlen}")
+    return IPv4Interface((int(subnet.network_address) + host + 2, subnet.prefixlen))
 
 
 def check_room(hosts: int, subnet_prefix: int, *, gpus_per_nic: int = 1) -> None:
@@ -266,6 +272,8 @@ def check_links(upper: Role, count: int, fewer: str) -> None:
     The error advises to take ``fewer``.
     """
     room = FABRIC_LINKS[upper].num_addresses // 2
+    if upper in MORE_LINKS:
+        room += MORE_LINKS[upper].num_addresses // 2
     if count > room:
         raise TopologyError(
             f"there would be {count} links to {upper} switches, and the addressing plan has "
@@ -317,12 +325,17 @@ def fabric_link(
     It is one of ``blocks``, by default the scale-out network's.
     """
     block = FABRIC_LINKS[upper] if blocks is None else blocks.links[upper]
-    if 2 * number >= block.num_addresses:
+    first = 2 * number
+    if first >= block.num_addresses and block is FABRIC_LINKS[upper] and upper in MORE_LINKS:
+        first -= block.num_addresses
+        block = MORE_LINKS[upper]
+    if first >= block.num_addresses:
         raise TopologyError(
             f"{block} has no /31 left for link {number} to the {upper} tier; take fewer switches "
             "or parallel links"
         )
-    return IPv4Interface(f"{block[2 * number]}/31"), IPv4Interface(f"{block[2 * number + 1]}/31")
+    address = int(block.network_address) + first
+    return IPv4Interface((address, 31)), IPv4Interface((address + 1, 31))
 
 
 def handoff_link(tenant: int) -> tuple[IPv4Interface, IPv4Interface]:

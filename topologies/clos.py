@@ -22,11 +22,11 @@ What is not given is computed: as many parallel links as a non-blocking tier nee
 The subnets of rails in a Clos fabric.
 
 Rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those of the
-next segment, follow.  With ``subnets=divided`` the rails of one switch s share 10.<pod>.<s+1>.0
-instead, cut in equal parts.  Prefixes longer than /24 are advertised to spines as a summary, their
-/24, where a switch has several rails.  With ``homing=planes`` the second octet is ten times the pod
-(twenty times with more than nine planes) plus the plane (1, 2, ...), and the third is the rail's in
-all planes.
+next segment, follow. A pod with more than an octet has room for counts as several pods. With
+``subnets=divided`` the rails of one switch s share 10.<pod>.<s+1>.0 instead, cut in equal parts.
+Prefixes longer than /24 are advertised to spines as a summary, their /24, where a switch has
+several rails. With ``homing=planes`` the second octet is ten times the pod (twenty times with more
+than nine planes) plus the plane (1, 2, ...), and the third is the rail's in all planes.
 
 With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and segments: every
 rail switch that serves the rail has the same gateway address and MAC. Tunnels (VXLAN, VNI 10000
@@ -299,18 +299,39 @@ class RailSubnets:
         return self.word == STRETCHED
 
     def _second_octet(self, pod: int, plane: int) -> int:
-        """Return the second octet of the subnets in ``plane`` of ``pod``, counted from 0."""
+        """Return the second octet of the subnets in ``plane`` of ``pod``, counted from 0.
+
+        A pod of more segments than an octet has room for counts as several.
+        """
         if not self.homing.fep_per_port:
             return pod
         return plan.plane_octet(pod, plane, self.homing.nic_ports)
+
+    @property
+    def _each(self) -> int:
+        """Return how many numbers of third octets a segment takes."""
+        tiers = self.tiers
+        each = tiers.rail_count if self.word == APART else tiers.switches
+        return each * self.homing.subnet_planes
+
+    @property
+    def _segments_of_octet(self) -> int:
+        """Return how many segments the third octets below one second octet have room for."""
+        octets = 1 << max(0, 24 - self.prefix) if self.word == APART else 1
+        return max(1, (256 // octets - 1) // self._each)
+
+    @property
+    def _octets_of_pod(self) -> int:
+        return -(-self.tiers.segments // self._segments_of_octet)
 
     def subnet(self, place: RailSwitchPlace, rail: int) -> IPv4Network:
         if self.stretched:
             return plan.rail_subnet(rail, subnet_prefix=self.prefix)
         tiers, planes = self.tiers, self.homing.subnet_planes
         plane = place.plane if planes > 1 else 0
-        pod = self._second_octet(place.pod, place.plane)
-        block = place.segment * planes + plane
+        more, segment = divmod(place.segment, self._segments_of_octet)
+        pod = self._second_octet(place.pod * self._octets_of_pod + more, place.plane)
+        block = segment * planes + plane
         if self.word == APART:
             number = block * tiers.rail_count + rail
             return plan.rail_subnet(number, subnet_prefix=self.prefix, pod=pod)
@@ -333,12 +354,10 @@ class RailSubnets:
             self._check_stretched(vlans)
             return
         plan.check_room(tiers.hosts, self.prefix, gpus_per_nic=tiers.gpus_per_nic)
-        blocks = tiers.segments * self.homing.subnet_planes
-        each = tiers.rail_count if self.word == APART else tiers.switches
         plan.rail_subnet(
-            blocks * each - 1,
+            min(tiers.segments, self._segments_of_octet) * self._each - 1,
             subnet_prefix=self.prefix if self.word == APART else 24,
-            pod=self._second_octet(tiers.pods - 1, tiers.nic_ports - 1),
+            pod=self._second_octet(tiers.pods * self._octets_of_pod - 1, tiers.nic_ports - 1),
         )
         rails = tiers.rails_of_switch
         parts = 2 ** (self.prefix - 24)  # of a /24; a fraction if it is none

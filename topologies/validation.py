@@ -215,6 +215,7 @@ def validate_vrfs(topology: Wiring) -> None:
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_Ports = Mapping[str, Mapping[str, Port]]  # by the names of their nodes and their own
 
 
 def validate(topology: Wiring) -> None:
@@ -224,8 +225,9 @@ def validate(topology: Wiring) -> None:
     subnets = _validate_subnets(topology)
     _validate_gateways(topology)
     _validate_profile(topology.profile)
-    _validate_links(topology, nodes)
-    _validate_routed(topology, subnets)
+    ports = {name: {port.name: port for port in node.ports} for name, node in nodes.items()}
+    _validate_links(topology, nodes, ports)
+    _claim_subnets(subnets, _routed(topology, ports))
     _validate_servers(topology, nodes)
     validate_layer2(topology)
     validate_stretch(topology)
@@ -345,11 +347,6 @@ def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
     return subnets
 
 
-def _validate_routed(topology: Wiring, subnets: dict[IPv4Network, str]) -> None:
-    """Cables between routed ports have subnets apart from ``subnets`` and each other."""
-    _claim_subnets(subnets, _routed(topology))
-
-
 def _claim_subnets(
     subnets: dict[IPv4Network, str], claims: Iterable[tuple[IPv4Network, str]]
 ) -> None:
@@ -391,10 +388,10 @@ def _bridged(topology: Wiring, vrf: str | None) -> Iterator[tuple[IPv4Network, s
             yield bridge.gateway.network, topology.twins.get(where, where)
 
 
-def _routed(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
+def _routed(topology: Wiring, ports: _Ports) -> Iterator[tuple[IPv4Network, str]]:
     """The subnets of cables without a bridge, and loopbacks."""
     for link in topology.links:
-        a, b = (topology.node(end.node).port(end.port).address for end in link.ends)
+        a, b = (ports[end.node][end.port].address for end in link.ends)
         if a is not None and b is not None:
             yield a.network, f"link {link.a} - {link.b}"
     for node in topology.nodes:
@@ -419,20 +416,21 @@ def _validate_summaries(
                 )
 
 
-def _validate_links(topology: Wiring, nodes: Mapping[str, Node]) -> None:
+def _validate_links(topology: Wiring, nodes: Mapping[str, Node], ports: _Ports) -> None:
     plugged: set[CableEnd] = set()
     for link in topology.links:
         cable = f"link {link.a} - {link.b}"
         for end in link.ends:
             if end.node not in nodes:
                 raise TopologyError(f"{cable}: there is no node {end.node!r}")
-            nodes[end.node].port(end.port)
+            if end.port not in ports[end.node]:
+                nodes[end.node].port(end.port)  # which raises
             if end in plugged:
                 raise TopologyError(f"two cables are plugged into {end}")
             plugged.add(end)
         if link.a.node == link.b.node:
             raise TopologyError(f"{cable}: both ends are plugged into {link.a.node}")
-        a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
+        a, b = (_subnet(nodes[end.node], ports[end.node][end.port]) for end in link.ends)
         if a != b and not any(nodes[end.node].transparent for end in link.ends):
             raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
         if link.rate_bps <= 0:
@@ -449,8 +447,7 @@ def _validate_links(topology: Wiring, nodes: Mapping[str, Node]) -> None:
                 raise TopologyError(f"{node.name}:{port.name} has no cable")
 
 
-def _subnet(node: Node, port_name: str) -> IPv4Network | None:
-    port = node.port(port_name)
+def _subnet(node: Node, port: Port) -> IPv4Network | None:
     if port.address is not None:
         return port.address.network
     bridge = next(b for b in node.bridges if b.name == port.bridge)

@@ -25,6 +25,7 @@ from topologies.analysis.capacity import HEIGHT, Residual, saturate
 from topologies.model import Link, Role, Topology
 
 Group = frozenset[str]
+_Bounds = dict[str, int | Fraction]  # bit/s by GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,10 @@ class FailureDomain:
 
 def failure_domains(topology: Topology) -> list[FailureDomain]:
     """Return the failure domain of every kind of element, from the servers upwards."""
-    whole = _Fabric(topology)
+    fabric = _Fabric(topology)
     levels = _levels(topology)
+    connected = fabric.connected()
+    whole = connected, *fabric.bounds(levels, connected)
     found = []
     for kind, link in _first_links(topology).items():
         found.append(_domain(whole, _Fabric(topology, link=link), levels, kind, _shown(link)))
@@ -77,19 +80,23 @@ def failure_domains(topology: Topology) -> list[FailureDomain]:
 
 
 def _domain(
-    whole: _Fabric, left: _Fabric, levels: Sequence[Sequence[Group]], kind: str, example: str
+    whole: tuple[Group, _Bounds, Group],
+    left: _Fabric,
+    levels: Sequence[Sequence[Group]],
+    kind: str,
+    example: str,
 ) -> FailureDomain:
     reached = left.connected()
-    before, apart_before = whole.bounds(levels, whole.connected())
+    connected, before, apart_before = whole
     after, apart = left.bounds(levels, reached)
     apart -= apart_before
     losses = Counter(
-        1 - after[gpu] / before[gpu] for gpu in reached - apart if after[gpu] < before[gpu]
+        1 - Fraction(after[gpu], before[gpu]) for gpu in reached - apart if after[gpu] < before[gpu]
     )
     return FailureDomain(
         kind=kind,
         example=example,
-        cut_off=len(whole.connected() - reached),
+        cut_off=len(connected - reached),
         apart=len(apart),
         slower=dict(losses),
     )
@@ -146,11 +153,9 @@ class _Fabric:
         shared = (name for name in self.ports[gpu] if self.roles[name] is Role.NIC)
         return next(shared, gpu)
 
-    def bounds(
-        self, levels: Sequence[Sequence[Group]], among: Group
-    ) -> tuple[dict[str, Fraction], Group]:
+    def bounds(self, levels: Sequence[Sequence[Group]], among: Group) -> tuple[_Bounds, Group]:
         """Return what each GPU of ``among`` can send (bit/s) to the others, and which are apart."""
-        bound = {gpu: Fraction(sum(self.ports[gpu].values())) for gpu in among}
+        bound: _Bounds = {gpu: sum(self.ports[gpu].values()) for gpu in among}
         apart: set[str] = set()
         for groups in levels:
             narrowed = dict(bound)
@@ -167,8 +172,9 @@ class _Fabric:
                 if not flow:
                     apart |= inside
                 elif flow < (most := min(offered, total - offered)):
+                    lowered = Fraction(flow, most)
                     for gpu in inside:
-                        narrowed[gpu] = bound[gpu] * flow / most
+                        narrowed[gpu] = bound[gpu] * lowered
             bound = narrowed
         return bound, frozenset(apart)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from topologies.clos import APART, DIVIDED
 from topologies.designs.clos import Clos
 from topologies.model import Topology
 from topologies.parts.design import parameter, register, with_defaults
@@ -153,6 +154,9 @@ class AlibabaHpn(Reference):
     NAME = "alibaba_hpn"
 
 
+FIT_A_26 = 61  # servers of a rail, beside network, gateway and broadcast
+
+
 @register
 @with_defaults(
     scale=128,
@@ -180,14 +184,20 @@ class Mrc(Reference):
                  |                                               |
                eth0                                            eth7       of every GPU's NIC
 
-    131,072 GPUs at full size, twice what there are addresses for; ``scale=4`` has 8,192.  Planes of
-    200G, which Oracle's Acceleron also has: ``nic_ports=4,nic_rate=200Gbps``.
+    131,072 GPUs at full size, where each rail has a /25 of its own: 64 servers do not fit a /26.
+    Planes of 200G, which Oracle's Acceleron also has: ``nic_ports=4,nic_rate=200Gbps``.
 
     16 GPUs, 48 switches, 256 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps;
     oversubscription: rail 1:1.
     """
 
     NAME = "mrc"
+
+    def scaled(self) -> Self:
+        built = super().scaled()
+        if built.hosts > FIT_A_26 and (built.subnets, built.subnet_prefix) == (DIVIDED, 26):
+            return replace(built, subnets=APART, subnet_prefix=25)
+        return built
 
 
 @register

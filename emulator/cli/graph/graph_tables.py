@@ -268,7 +268,7 @@ def _uplinks(topology: Topology) -> Table:
             continue
         ends = [sorted(link.ends, key=lambda end: end.node == upper.name) for link in links]
         subnets = [
-            str(address.network) for ours, _ in ends if (address := lower.port(ours.port).address)
+            str(address.network) for ours, _ in ends if (address := topology.addresses.get(ours))
         ]
         table.add_row(
             f"{lower.name}:{span([ours.port for ours, _ in ends])}",

@@ -314,7 +314,7 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
         ("multi_pod:pods=256,hosts=1", r"pod 255 does not fit"),
         ("multi_pod:spines=0", r"super_spines is 4 and spines 0"),
         ("clos:gpus_per_host=256", r"leaves room for 255 rails"),
-        ("clos:pods=2,segments=4,subnet_prefix=20", r"room for 15 rails .* or segments"),
+        ("clos:gpus_per_host=16,subnet_prefix=20", r"room for 15 rails .* or segments"),
         ("dual_rail_per_switch:rails_per_switch=4", r"do not fit in one /24.*longer subnet_prefix"),
         ("clos:subnets=divided,subnet_prefix=20", r"the rail of a switch does not fit in one /24"),
         (

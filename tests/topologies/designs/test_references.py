@@ -12,9 +12,9 @@ from tests.harness.nightly import nightly
 from tests.topologies.designs.test_designs import numbers
 from topologies import catalogue
 from topologies.analysis.capacity import format_ratio, oversubscription
-from topologies.designs.references import Mrc, Reference
+from topologies.designs.references import Reference
 from topologies.exports.htsim import to_htsim
-from topologies.model import CableEnd, Role, Topology, TopologyError
+from topologies.model import CableEnd, Role, Topology
 
 README = (CHECKOUT / "topologies" / "README.md").read_text()
 NAMES = [
@@ -29,11 +29,10 @@ DOCUMENTS = {
     "ue_leaf_spine:scale=1": ([8192, 128, 64], [8192, 8192], ["1:1"]),
     "mrc:scale=8": ([2048, 512, 256], [16384, 16384], ["1:1"]),
     "alibaba_hpn:scale=1": ([15360, 240, 120], [30720, 14400], ["1.07:1"]),
+    "mrc:scale=1": ([131_072, 4096, 2048], [1 << 20, 1 << 20], ["1:1"]),
     "meta_24k:scale=1": ([24576, 1536, 128, 28], [24576, 24576, 3584], ["1:1", "6.86:1"]),
 }
-#: Of the fabric of 131,072 GPUs, which has too many for addresses.
-MRC = (131_072, 4096, 2048)
-LARGE = ("alibaba_hpn:scale=1", "meta_24k:scale=1")
+LARGE = ("alibaba_hpn:scale=1", "meta_24k:scale=1", "mrc:scale=1")
 TIERS = (Role.GPU, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
 
 
@@ -52,11 +51,11 @@ def test_a_fabric_has_the_numbers_of_its_document(spec: str) -> None:
     assert counted(catalogue.load(spec)) == DOCUMENTS[spec]
 
 
-def test_the_largest_fabric_is_planned_and_refused() -> None:
-    tiers = Mrc(scale=1).plan.tiers
-    assert (tiers.gpus, tiers.rail_switches, tiers.spines * tiers.spine_sets) == MRC
-    with pytest.raises(TopologyError, match="1048576 links to spine switches"):
-        catalogue.load("mrc:scale=1")
+def test_a_plane_of_more_segments_than_an_octet_has_room_for_goes_on_in_others() -> None:
+    topology = catalogue.load("mrc:scale=1,segments=256,hosts=1,gpus_per_host=1,spines=0")
+    first, last = topology.node("h0g0"), topology.node("h255g0")
+    assert [str(port.address) for port in first.ports[:2]] == ["10.1.1.2/26", "10.2.1.2/26"]
+    assert [str(port.address) for port in last.ports[:2]] == ["10.11.1.2/26", "10.12.1.2/26"]
 
 
 @pytest.mark.nightly
@@ -108,7 +107,7 @@ def test_a_docstring_and_the_manual_have_the_numbers(name: str) -> None:
     assert catalogue.load(catalogue.spec_of(topology)) == topology
     row, _ = (line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    nodes, _, ratios = DOCUMENTS.get(f"{name}:scale=1", (MRC, [], ["1:1"]))
+    nodes, _, ratios = DOCUMENTS[f"{name}:scale=1"]
     assert cells[-3:] == [
         " / ".join(f"{count:,}" for count in nodes),
         ", ".join(ratios),
