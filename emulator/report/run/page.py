@@ -178,7 +178,7 @@ def sections_of(record: RunRecord) -> list[Section]:
     ideal, busbw, timeline = result_figures(record)
     load, queues, congestion = time_figures(record)
     nics, paused, pauses = line_figures(record, fault_records(record))
-    latency, flows, fairness = message_figures(record)
+    latency, flows, slowdowns, fairness = message_figures(record)
     between, ladder = packet_figures(record)
     traffic, traffic_tables = traffic_figures(record)
     drawing = drawing_figure(record)
@@ -187,7 +187,7 @@ def sections_of(record: RunRecord) -> list[Section]:
         Section("fabric", "Fabric", [drawing, load, nics], [link_table(drawing)]),
         Section("congestion", "Queues and congestion", [queues, congestion, paused, pauses]),
         Section("latency", "Latency", [latency, between]),
-        Section("flows", "Flows", [flows, fairness]),
+        Section("flows", "Flows", [flows, slowdowns, fairness]),
         Section("traffic", "Traffic", traffic, traffic_tables),
         Section("iteration", "Timeline", [timeline]),
         Section("packets", "Packets", [ladder]),

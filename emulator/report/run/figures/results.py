@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from statistics import median
@@ -17,6 +18,8 @@ from topologies.units import format_size
 #: Slices of the timeline that are drawn: what a page still bears.
 MOST_SLICES = 3000
 MOST_TRACKS = 60
+#: What is drawn of the flows of a size.
+FLOW_SHARES = ("mean", "p50", "p95", "p99", "max")
 #: Tracks of a GPU that are drawn, by the names that ``timeline.json`` gives them.
 TRACKS = ("steps", "compute", "NIC out", "NIC in", "NVLink out", "NVLink in", "barrier")
 
@@ -328,9 +331,10 @@ def message_figures(record: RunRecord) -> list[Figure]:
         return [
             Figure.none("message-latency", "Message latency", ENDPOINT, reason),
             Figure.none("flows", "Goodput by flow", ENDPOINT, reason),
+            _slowdowns(record),
             _fairness(record),
         ]
-    return [_latency(record), _flows(record), _fairness(record)]
+    return [_latency(record), _flows(record), _slowdowns(record), _fairness(record)]
 
 
 def _latency(record: RunRecord) -> Figure:
@@ -466,6 +470,58 @@ def _flows(record: RunRecord) -> Figure:
         f"{more}",
         records=records,
         spec=vl.figure([bars], by_row=True, height={"step": 15}),
+        by_row=True,
+    )
+
+
+def _slowdowns(record: RunRecord) -> Figure:
+    title = "Slowdown and completion times of flows, by size"
+    classes: dict[int | None, str] = {}
+    records: list[dict[str, Any]] = []
+    for row in drawn_rows(len(record.rows)):
+        for one in record.rows[row - 1].get("fct_by_size") or ():
+            bound = one["up_to_bytes"]
+            size = "larger" if bound is None else format_size(bound)
+            classes[bound] = size
+            records += [
+                {
+                    "row": row,
+                    "size": size,
+                    "flows": one["flows"],
+                    "share": share,
+                    "slowdown": one[f"slowdown_{share}"],
+                    "fct_us": one[f"fct_{share}_us"],
+                }
+                for share in FLOW_SHARES
+            ]
+    if not records:
+        reason = "this scenario has no flows of their own; incast, permutation and poisson have"
+        return Figure.none("slowdown", title, ENDPOINT, reason if record.rows else NO_ROW)
+    order = [classes[one] for one in sorted(classes, key=lambda one: one or math.inf)]
+    line = {
+        "mark": {"type": "line", "point": {"size": 45}, "strokeWidth": 2},
+        "encoding": {
+            "x": vl.encoding("size", "O", "flows, at most", sort=order, axis={"labelAngle": 0}),
+            "y": vl.encoding(
+                "slowdown", "Q", "times as long as alone, logarithmic", scale={"type": "log"}
+            ),
+            "color": vl.encoding("share", "N", None, sort=list(FLOW_SHARES)),
+            "tooltip": vl.tooltip(
+                ("size", "size"),
+                ("flows", "flows"),
+                ("share", "of them"),
+                ("slowdown", "slowdown"),
+                ("fct_us", "completion time (us)"),
+            ),
+        },
+    }
+    return Figure(
+        name="slowdown",
+        title=title,
+        point=ENDPOINT,
+        note="How many times as long flows of a size took as each would alone, by rank among them.",
+        records=records,
+        spec=vl.figure([line], by_row=True),
         by_row=True,
     )
 

@@ -31,7 +31,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             counted,
             messages(number, [10.0], flows=[flow]),
         ]
-    content = result(row(), row(transport=HOSTILE), warnings=[HOSTILE], transport=HOSTILE)
+    shares = ("mean", "p50", "p95", "p99", "max")
+    told = {f"slowdown_{one}": 1.5 for one in shares} | {f"fct_{one}_us": 9.0 for one in shares}
+    sizes = [{"up_to_bytes": bound, "flows": 2, **told} for bound in (10_000, None)]
+    content = result(
+        row(), row(transport=HOSTILE, fct_by_size=sizes), warnings=[HOSTILE], transport=HOSTILE
+    )
     place = tmp_path_factory.mktemp("report")
     return write_report(write_folder(place / "run", content, events))
 
