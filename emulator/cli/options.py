@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,22 @@ def waiting_prices(command: Callable[..., Any]) -> Callable[..., Any]:
         ("--gpu-watts", "W", "what a GPU takes while it waits for the network"),
     ):
         option = click.option(
-            name, metavar=metavar, type=click.FloatRange(min=0, min_open=True), help=meaning
+            name,
+            metavar=metavar,
+            type=click.FloatRange(min=0, min_open=True),
+            callback=_finite,
+            help=meaning,
         )
         command = option(command)
     return command
+
+
+def _finite(
+    _context: click.Context, _option: click.Parameter, number: float | None
+) -> float | None:
+    if number is not None and not math.isfinite(number):
+        raise click.BadParameter("it is not finite; write a number such as 700")
+    return number
 
 
 def delay_bounds(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -84,7 +84,8 @@ def test_verbs_show_what_waiting_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [report_verb.command, compare_verb.command, traffic_verb.command])
-def test_a_price_is_above_zero(verb: Any) -> None:
-    found = CliRunner().invoke(verb, ["run", "run", "--gpu-hour", "0"])
+@pytest.mark.parametrize("price", ["0", "nan", "inf"])
+def test_a_price_is_a_number_above_zero(verb: Any, price: str) -> None:
+    found = CliRunner().invoke(verb, ["run", "run", "--gpu-hour", price])
     assert found.exit_code == 2
     assert "gpu-hour" in found.output
