@@ -223,7 +223,7 @@ class _Run:
             lab_record.set_run_folder(lab.name, self.folder.path)
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
-            stack.callback(self._end_routing, lab.routing)
+            stack.push(partial(self._end_routing, lab.routing))
             self.environment["control_plane"] = lab.routing.facts()
         self.result.warnings += dict.fromkeys(
             one for trial in plan.trials for one in trial.warnings
@@ -296,10 +296,12 @@ class _Run:
         self.folder.event("started", agents=pool.pids, transport=first.stage.label)
         return pool
 
-    def _end_routing(self, routing: Routing | ComputedRouting) -> None:
+    def _end_routing(
+        self, routing: Routing | ComputedRouting, failed: type[BaseException] | None, *_: object
+    ) -> None:
         routing.save(self.folder.path)
         if isinstance(routing, Routing):
-            routing_tables.save(routing, self.folder.path)
+            routing_tables.save(routing, self.folder.path, ended=failed is None)
         self.folder.event("routed", neighbours_lost=routing.neighbours_lost())
 
     def _run_stage(self, number: int, built: _Built, pool: VirtualPool) -> None:

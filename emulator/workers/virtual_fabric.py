@@ -56,6 +56,8 @@ V = TypeVar("V")
 
 #: Time (host s) that a worker has to give up its sockets and files.
 END_SECONDS = 20.0
+#: and to close its sockets (s): those of a killed one are closed all the same, but take longer.
+_CLOSE_SECONDS = 2.0
 
 
 class VirtualFabric:
@@ -521,7 +523,7 @@ class VirtualFabric:
             if not self.broken:
                 with self._together():
                     close = call(WorkerPart.close)
-                    for answer in [one.give(close, END_SECONDS) for one in self._forked]:
+                    for answer in [one.give(close, _CLOSE_SECONDS) for one in self._forked]:
                         answer()
         with contextlib.ExitStack() as stack:
             for worker in self.workers:

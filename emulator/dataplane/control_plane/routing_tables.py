@@ -358,13 +358,19 @@ def living_hops(answer: str) -> Mapping[str, list[str]]:
 # ------------------------------------------------------------------ run folders
 
 
-def save(routing: Routing, folder: Path) -> None:
-    """Write the routes of each switch to the ``folder`` of a run, or why it does not say them."""
+def save(routing: Routing, folder: Path, *, ended: bool) -> None:
+    """Write the routes of each switch to the ``folder`` of a run, or why it does not say them.
+
+    FRR is not asked where the run has not ``ended`` by itself: zebra may be stopped there, and
+    every switch would be waited for.
+    """
     for name, speaker in speakers(routing.topology, routing.plane).items():
-        try:
-            left: object = asked(routing, name, "as the run left them", speaker)
-        except UserError as error:
-            left = {"missing": str(error)}
+        left: object = {"missing": "the run failed or was interrupted"}
+        if ended:
+            try:
+                left = asked(routing, name, "as the run left them", speaker)
+            except UserError as error:
+                left = {"missing": str(error)}
         (directory_of(folder, name) / ROUTES).write_text(json.dumps(left))
 
 
