@@ -502,12 +502,7 @@ class VirtualFabric:
 
         One that does not answer for :data:`END_SECONDS` is ended.
         """
-        with contextlib.suppress(EndpointError):  # a worker has ended, and its sockets with it
-            if not self.broken:
-                with self._together():
-                    retire = call(WorkerPart.retire)
-                    for answer in [one.give(retire, END_SECONDS) for one in self._forked]:
-                        answer()
+        self._give_up(call(WorkerPart.retire), END_SECONDS)
         self.part.retire()
         for number in range(len(self._inboxes)):
             self._taken(number)
@@ -519,14 +514,17 @@ class VirtualFabric:
         They close their sockets together first: the kernel closes those of a killed process one by
         one, and waits for its readers (RCU) each time.
         """
-        with contextlib.suppress(EndpointError):  # a worker has ended, and its sockets with it
-            if not self.broken:
-                with self._together():
-                    close = call(WorkerPart.close)
-                    for answer in [one.give(close, _CLOSE_SECONDS) for one in self._forked]:
-                        answer()
+        self._give_up(call(WorkerPart.close), _CLOSE_SECONDS)
         with contextlib.ExitStack() as stack:
             for worker in self.workers:
                 stack.callback(worker.close)
             self.workers, self._forked = [], []
             self.idle_memories.clear()
+
+    def _give_up(self, one: Call[None], time_limit_s: float) -> None:
+        """Have the forked workers do so at once; one that does not within the limit is ended."""
+        with contextlib.suppress(EndpointError):  # a worker has ended, and its sockets with it
+            if not self.broken:
+                with self._together():
+                    for answer in [worker.give(one, time_limit_s) for worker in self._forked]:
+                        answer()
