@@ -35,9 +35,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from emulator.arithmetic import convergence
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.arithmetic import convergence
 from emulator.run.report import traffic
 from emulator.run.report.result_table import TRAFFIC_COLUMNS
 from emulator.scenario import Outcome, Trial, parameter

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from emulator.arithmetic import nearest_rank
 from emulator.dataplane.fabric_choice import choose
-from emulator.run.measures.arithmetic import nearest_rank
 from emulator.run.measures.frame_latency import (
     FILE,
     PERCENTILES,

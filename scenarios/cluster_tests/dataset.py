@@ -40,13 +40,13 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from emulator.arithmetic import jain, percentile
 from emulator.cluster.run.clients import dataset_reader
 from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ReaderTask
 from emulator.cluster.run.cluster_context import ClusterContext
 from emulator.cluster.run.storage_nodes import StorageNodes
 from emulator.cluster.services import kinds
 from emulator.errors import UserError
-from emulator.run.measures.arithmetic import jain, percentile
 from emulator.scenario import parameter
 from topologies.model import STORAGE
 from topologies.parts.design_parameters import COUNT, SIZE

@@ -52,9 +52,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from emulator.arithmetic import percentile
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.arithmetic import percentile
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.collectives.collective_parameters import EXPONENT
 from scenarios.collectives.size_sweep import WARMUPS

@@ -46,10 +46,10 @@ from statistics import fmean
 
 import numpy as np
 
+from emulator.arithmetic import jain, percentile
 from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ShardCache, content
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
-from emulator.run.measures.arithmetic import jain, percentile
 from emulator.scenario import Outcome, Trial, parameter, refuse_idle
 from scenarios.workloads.storage_commands import (
     SHORTEST_OCTETS,

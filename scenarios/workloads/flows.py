@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from emulator.arithmetic import max_min, payload_rate
 from emulator.errors import UserError
-from emulator.run.measures.arithmetic import max_min, payload_rate
 from emulator.scenario import Contents, FaultAt, Trial, parameter
 from emulator.sim.endpoint.operations import schedule
 from emulator.transports.wire_cost import WireCost

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.arithmetic import max_mean
 from emulator.dataplane.clock import Dilation
-from emulator.run.measures.arithmetic import max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Node, Role, Topology

@@ -24,9 +24,9 @@ from emulator.rocev2.wire import codes as rocev2_codes
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import END_ROLES, CableEnd, Topology
 from uet.wire import codes as uet_codes
+from uet.wire.envelope import VXLAN_PORT
 
 TCP, UDP = 6, 17
-VXLAN_PORT = 4789
 _VXLAN = VXLAN_PORT.to_bytes(2)
 #: UDP ports whose packets have entropy in place of a source port (UES 3.5, IBA A17, RFC 7348).
 ENTROPY_PORTS: Mapping[int, str] = {

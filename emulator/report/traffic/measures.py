@@ -21,12 +21,6 @@ def entropy_bits(counts: npt.ArrayLike) -> float:
     return float(-(shares * np.log2(shares)).sum()) + 0.0  # -0.0 of a single kind
 
 
-def jain(values: Numbers) -> float | None:
-    """Return Jain's fairness index (JFI of the BMWG drafts), None if nothing was counted."""
-    squares = float((values**2).sum())
-    return min(1.0, float(values.sum()) ** 2 / (len(values) * squares)) if squares else None
-
-
 def sizes(octets: npt.NDArray[Any], name: str = "bytes") -> dict[str, float | int | None]:
     """Return the least, median (nearest rank), mean and most of sizes."""
     if not len(octets):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.arithmetic import jain, max_mean
 from emulator.metrics import ENDPOINT, SWITCH
 from emulator.report.follow.capture import CaptureStream
 from emulator.report.run.figures.figure import Figure
@@ -673,8 +674,8 @@ def _parallel(tier: str, nodes: Mapping[str, Sequence[int]]) -> dict[str, Any] |
         "links_each": max(map(len, some)),
         "least_percent": round(float(shares.min()), 2),
         "most_percent": round(float(shares.max()), 2),
-        "worst_mmr": round(max(float(sent.max() / sent.mean()) for sent in some), 3),
-        "worst_jfi": round(min(measures.jain(sent) or 0.0 for sent in some), 4),
+        "worst_mmr": round(max(max_mean(sent.tolist()) or 0.0 for sent in some), 3),
+        "worst_jfi": round(min(jain(sent.tolist()) or 0.0 for sent in some), 4),
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.run.measures.arithmetic import nearest_rank
+from emulator.arithmetic import nearest_rank
 from emulator.run.measures.ideal import speed_between
 from emulator.run.measures.message_times import Iteration
 from emulator.scenario import Outcome

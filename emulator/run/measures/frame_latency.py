@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from emulator.arithmetic import percentile
 from emulator.errors import UserError
-from emulator.run.measures.arithmetic import percentile
 from emulator.sim.frame_taps import TaggedFrame
 
 FILE = "frame_latency.csv"

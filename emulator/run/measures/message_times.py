@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.run.measures.arithmetic import FlowProgress
+from emulator.arithmetic import FlowProgress
 from emulator.run.measures.matched_messages import Numbers
 from emulator.run.measures.message_graph import MessageGraph
 from emulator.sim.endpoint.operations.rank_result import RankResult

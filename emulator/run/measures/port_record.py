@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from emulator.arithmetic import jain, max_mean
 from emulator.dataplane.kernel.port_counters import PortCounters, QueueCounters
 from emulator.dataplane.switch import cable_counters
 from emulator.dataplane.switch.bpf.layout import DropReason, Queue, TrafficClass
@@ -24,7 +25,6 @@ from emulator.dataplane.switch.switch_counters import (
     PoolUse,
     QueueDepth,
 )
-from emulator.run.measures.arithmetic import jain, max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import Topology
 

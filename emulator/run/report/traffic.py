@@ -2,7 +2,7 @@
 
 The metrics themselves are entries of :mod:`emulator.run.measures.row_metrics`.  Goodput is what all
 flows together delivered in the steady state: from when each has delivered its first message until
-the first of them ends (:func:`emulator.run.measures.arithmetic.steady_interval`).  It is what the
+the first of them ends (:func:`emulator.arithmetic.steady_interval`).  It is what the
 ports that the receivers are plugged into sent of data by the telemetry, without headers; without an
 ASIC it comes from the ends of messages, which come in bunches after losses and so show up to a
 tenth too much.  Of the flow that ended last: how long it was by itself, and what held it back.
@@ -16,16 +16,16 @@ from functools import cached_property
 from statistics import fmean
 from typing import TypeVar
 
-from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
-from emulator.dataplane.switch.switch_counters import PoolUse
-from emulator.metrics import BOUNDARY, ENDPOINT, computed
-from emulator.run.measures.arithmetic import (
+from emulator.arithmetic import (
     jain,
     percentile,
     rates_between,
     steady_interval,
     together,
 )
+from emulator.dataplane.switch.cable_counters import LinkCounters, PauseCounters
+from emulator.dataplane.switch.switch_counters import PoolUse
+from emulator.metrics import BOUNDARY, ENDPOINT, computed
 from emulator.run.measures.message_times import Iteration
 from emulator.run.measures.port_record import Balance, PortRecord, balance
 from emulator.run.measures.queue_depths import QueueSeries

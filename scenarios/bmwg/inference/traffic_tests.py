@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from emulator.run.measures.arithmetic import jain
+from emulator.arithmetic import jain
 from emulator.suite.suite_model import (
     Curve,
     Findings,

@@ -59,8 +59,3 @@ def test_sizes_and_their_powers_of_two() -> None:
         {"up_to_bytes": 128, "count": 2, "sum_bytes": 193},
         {"up_to_bytes": 2048, "count": 1, "sum_bytes": 1500},
     ]
-
-
-def test_one_link_with_all_of_the_load_is_as_unfair_as_can_be() -> None:
-    assert measures.jain(np.array([0.0, 0.0, 8.0, 0.0])) == pytest.approx(0.25)
-    assert measures.jain(np.zeros(3)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.run.measures.arithmetic import (
+from emulator.arithmetic import (
     FlowProgress,
     convergence,
     jain,
@@ -21,11 +21,11 @@ from emulator.run.measures.queue_depths import QueueSeries
 
 def test_jain() -> None:
     assert jain([3, 3, 3, 3]) == 1
-    assert jain([1, 0, 0, 0]) == 0.25
+    assert jain([1, 0, 0, 0]) == jain([0.0, 0.0, 8.0, 0.0]) == 0.25
     assert jain([1, 2, 3]) == pytest.approx(36 / (3 * 14))
     # the example of the paper: of 100 users 10 get all there is
     assert jain([1] * 10 + [0] * 90) == pytest.approx(0.1)
-    assert jain([]) is jain([0, 0]) is None
+    assert jain([]) is jain([0, 0]) is jain([0.0, 0.0, 0.0]) is None
 
 
 def test_max_mean() -> None:
