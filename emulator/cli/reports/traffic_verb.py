@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,15 @@ from emulator.report.cluster_page import is_cluster_run
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.page import write_files
 from emulator.report.run_folder import RunRecord
-from emulator.report.traffic.messages import of_schedules
+from emulator.report.traffic.messages import Messages, of_schedules
 from emulator.report.traffic.networks import NAME, cluster_tables
-from emulator.report.traffic.tables import TITLES, Bounds, run_tables, schedule_tables
+from emulator.report.traffic.tables import (
+    TITLES,
+    Bounds,
+    phase_tables,
+    run_tables,
+    schedule_tables,
+)
 from emulator.report.waiting_cost import WaitingPrices, with_cost
 from topologies.units import parse_size, parse_time_ns
 
@@ -47,6 +55,14 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
     type=click.IntRange(min=1),
     multiple=True,
     help="row of a run's table; several stand side by side [default: the last]",
+)
+@click.option(
+    "--phase",
+    "phases",
+    metavar="NAME",
+    multiple=True,
+    help="count a phase of the iteration alone, by its name in the table of phases; * stands for "
+    "any letters, and several phases stand side by side",
 )
 @option("topology", "fabric whose GPUs have the schedules of a scenario or trace")
 @PARAMETERS
@@ -77,6 +93,7 @@ _MARKS = {"rail": "r", "across rails": "x", "server": "s"}
 def command(  # noqa: PLR0913  options of the verb
     sources: tuple[str, ...],
     rows: tuple[int, ...],
+    phases: tuple[str, ...],
     topology: str | None,
     pairs: Sequence[str],
     seed: int,
@@ -100,6 +117,10 @@ def command(  # noqa: PLR0913  options of the verb
     """
     costs = WaitingPrices(**prices)
     bounds = Bounds(elephant_bytes=parse_size(elephant), gap_us=parse_time_ns(gap) / 1000)
+    if phases and costs.given:
+        raise UserError(
+            "what waiting costs is of whole iterations; leave --phase or the prices out"
+        )
     given = parameter_texts(pairs, {})
 
     found: list[tuple[str, Sequence[Figure]]] = []
@@ -107,13 +128,15 @@ def command(  # noqa: PLR0913  options of the verb
         if costs.given and (not Path(source).is_dir() or is_cluster_run(Path(source))):
             raise UserError(f"{source} is no run folder, and prices are for run folders")
         if is_cluster_run(Path(source)):
+            if phases:
+                raise UserError(f"{source} is a cluster's, which has no phases; leave --phase out")
             found += cluster_tables(Path(source), bounds)
             continue
         for row in rows or (None,):
             if Path(source).is_dir():
-                found.append(_of_run(Path(source), row, bounds, costs))
+                found += _of_run(Path(source), row, phases, bounds, costs)
             else:
-                found.append(_of_schedules(source, given, topology, seed, row, bounds))
+                found += _of_schedules(source, given, topology, seed, row, phases, bounds)
     if csv_folder is not None:
         files = {
             csv_folder / f"{number}-{one.name}.csv": one.as_csv()
@@ -129,15 +152,34 @@ def command(  # noqa: PLR0913  options of the verb
 
 
 def _of_run(
-    folder: Path, row: int | None, bounds: Bounds, prices: WaitingPrices
-) -> tuple[str, Sequence[Figure]]:
+    folder: Path,
+    row: int | None,
+    phases: Sequence[str],
+    bounds: Bounds,
+    prices: WaitingPrices,
+) -> Iterator[tuple[str, Sequence[Figure]]]:
     record = with_cost(RunRecord.read(folder), prices)
     number = record.ports_of(row).row if row is not None else len(record.rows)
     words = record.labels[number - 1] if record.rows else "no row"
+    name = f"{record.name}, row {words}"
+    if phases:
+        choose = partial(_matching, phases, record.name)
+        for phase, tables in phase_tables(record, number, bounds, choose):
+            yield f"{name}, phase {phase}", tables
+        return
     tables = run_tables(record, number, bounds)
     if prices.given:
         tables.append(_waiting(record.rows[number - 1]))
-    return f"{record.name}, row {words}", tables
+    yield name, tables
+
+
+def _matching(patterns: Sequence[str], source: str, messages: Messages) -> Sequence[str]:
+    """Return the phases that any of the patterns names."""
+    for pattern in patterns:
+        if not fnmatch.filter(messages.phases, pattern):
+            known = ", ".join(messages.phases)
+            raise UserError(f"{source} has no phase {pattern!r}; it has {known}")
+    return [one for one in messages.phases if any(map(partial(fnmatch.fnmatch, one), patterns))]
 
 
 def _waiting(row: Mapping[str, Any]) -> Figure:
@@ -159,8 +201,9 @@ def _of_schedules(
     topology: str | None,
     seed: int,
     row: int | None,
+    phases: Sequence[str],
     bounds: Bounds,
-) -> tuple[str, Sequence[Figure]]:
+) -> Iterator[tuple[str, Sequence[Figure]]]:
     """Count a scenario, as ``NAME:PARAMETER=VALUE,...``, or a trace, by the name of its file."""
     if "/" in source.partition(":")[0] and not Path(source.partition(":")[0]).exists():
         raise UserError(f"there is no folder, trace or scenario {source}; name one that is there")
@@ -181,7 +224,11 @@ def _of_schedules(
     trial = trials[number - 1]
     messages = of_schedules(trial.compile(), fabric, trial.collective)
     words = f"{trial.name}, {len(fabric.gpus)} GPUs of {fabric.name}, by its schedules"
-    return f"{source}, row {number}: {words}", schedule_tables(messages, fabric, bounds)
+    name = f"{source}, row {number}: {words}"
+    if not phases:
+        yield name, schedule_tables(messages, fabric, bounds)
+    for phase in _matching(phases, source, messages):
+        yield f"{name}, phase {phase}", schedule_tables(messages.of(phase), fabric, bounds)
 
 
 def as_data(name: str, tables: Sequence[Figure], bounds: Bounds) -> Mapping[str, Any]:

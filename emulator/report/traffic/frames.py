@@ -130,17 +130,36 @@ class LinkFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedTraffic:
-    """Links that were captured in a time ``span`` (us), all 5-tuples and services by number.
+    """Links that were captured in ``times`` (begin and end, us).
 
-    ``vnis`` are the VXLANs that it saw.  ``cut`` is why it has no more, if it is damaged.
+    5-tuples and services are numbered.  ``vnis`` are the VXLANs that were seen.  ``cut`` is why
+    there is no more, of a damaged file.
     """
 
     links: Sequence[LinkFrames]
     tuples: Sequence[FiveTuple]
     services: Sequence[str]
-    span: tuple[float, float]
+    times: tuple[Numbers, Numbers]
     vnis: frozenset[int] = frozenset()
     cut: str = ""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From the begin of the first of ``times`` to the end of the last."""
+        begin, end = self.times
+        return (float(begin[0]), float(end[-1])) if len(begin) else (0.0, 0.0)
+
+    @property
+    def length_us(self) -> float:
+        """How long the times are together."""
+        return float((self.times[1] - self.times[0]).sum())
+
+    def passed(self, at_us: Numbers) -> Numbers:
+        """Return how much of the times has passed."""
+        lengths = self.times[1] - self.times[0]
+        before = np.cumsum(lengths) - lengths
+        edges = np.column_stack(self.times).ravel()
+        return np.interp(at_us, edges, np.column_stack([before, before + lengths]).ravel())
 
 
 def captured(
@@ -210,7 +229,7 @@ def captured(
         links=links,
         tuples=tuples,
         services=tuple(services),
-        span=span,
+        times=(np.array(span[:1]), np.array(span[1:])),
         vnis=frozenset(vnis),
         cut=cut,
     )

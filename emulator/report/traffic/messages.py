@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,9 @@ def phase_of(label: str) -> str:
 class Messages:
     """Messages in columns; ``source`` and ``destination`` are ranks, ``phase`` a number of a name.
 
-    ``begin_us`` is when a message was posted, ``end_us`` when its receiver had it.  Both are None
-    for schedules that were not run.  ``computing`` has the times (us) in which each GPU computed,
-    and ``left_out`` says what is missing.
+    ``begin_us`` is when a message was posted, ``end_us`` when its receiver had it, ``over_us`` when
+    its sender knew that, too.  They are None for schedules that were not run.  ``computing`` has
+    the times (us) in which each GPU computed, and ``left_out`` says what is missing.
     """
 
     gpus: Sequence[str]
@@ -50,12 +50,32 @@ class Messages:
     over_fabric: npt.NDArray[np.bool_]
     begin_us: Numbers | None = None
     end_us: Numbers | None = None
+    over_us: Numbers | None = None
     computing: Mapping[str, tuple[Numbers, Numbers]] = field(default_factory=dict)
     span_us: float = 0.0
     left_out: str = ""
 
     def __len__(self) -> int:
         return len(self.octets)
+
+    def of(self, phase: str) -> Messages:
+        """Return the messages of a phase."""
+        chosen = self.phase == self.phases.index(phase)
+
+        def times(column: Numbers | None) -> Numbers | None:
+            return None if column is None else column[chosen]
+
+        return replace(
+            self,
+            phase=self.phase[chosen],
+            source=self.source[chosen],
+            destination=self.destination[chosen],
+            octets=self.octets[chosen],
+            over_fabric=self.over_fabric[chosen],
+            begin_us=times(self.begin_us),
+            end_us=times(self.end_us),
+            over_us=times(self.over_us),
+        )
 
 
 class _Columns:
@@ -87,7 +107,7 @@ def of_timeline(timeline: Mapping[str, Any], topology: Topology) -> Messages:
     gpus = [gpu.name for gpu in topology.gpus]
     ranks = {name: rank for rank, name in enumerate(gpus)}
     columns = _Columns()
-    times: list[tuple[float, float]] = []
+    times: list[tuple[float, float, float]] = []
     flows: dict[str, int] = {}
     computing: dict[int, list[tuple[float, float]]] = {}
     shown: set[int] = set()
@@ -109,19 +129,21 @@ def of_timeline(timeline: Mapping[str, Any], topology: Topology) -> Messages:
                 octets = event["args"]["bytes"]
                 row = (columns.phase(label), rank, ranks[peer], octets, _NETWORKS[kind])
                 columns.rows.append(row)
-                times.append((begin, end))
+                times.append((begin, end, end))
             elif kind in _NETWORKS and event.get("flow_in"):
                 place = flows[event["bind_id"]]
-                times[place] = (times[place][0], begin)
+                posted, _, known = times[place]
+                times[place] = (posted, begin, max(begin, known))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"timeline.json is of another version ({error!r})") from None
-    ends = np.array(times, float).reshape(-1, 2).T
+    ends = np.array(times, float).reshape(-1, 3).T
     busy = {gpus[rank]: _joined(computing.get(rank, ())) for rank in sorted(shown)}
     facts = timeline.get("otherData") or {}
     return columns.messages(
         gpus,
         begin_us=ends[0],
         end_us=ends[1],
+        over_us=ends[2],
         computing=busy,
         span_us=span,
         left_out=f"timeline.json has {facts['gpus']}" if "gpus" in facts else "",

@@ -93,7 +93,7 @@ class NetworkView:
 
     @property
     def span_us(self) -> float:
-        return self.traffic.span[1] - self.traffic.span[0]
+        return self.traffic.length_us
 
     def share(self, chosen: Callable[[FiveTuple], bool]) -> float | None:
         """Return the share (per cent) of octets that machines sent in the chosen flows."""

@@ -6,13 +6,14 @@ observed.  Octets of packets count from the Ethernet header on, those of message
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from emulator.arithmetic import jain, max_mean
+from emulator.errors import UserError
 from emulator.metrics import ENDPOINT, SWITCH
 from emulator.report.follow.capture import CaptureStream
 from emulator.report.run.figures.figure import Figure
@@ -22,6 +23,7 @@ from emulator.report.traffic import measures
 from emulator.report.traffic.frames import CapturedTraffic, FiveTuple, LinkFrames, captured
 from emulator.report.traffic.measures import Bursts, Counts, Numbers
 from emulator.report.traffic.messages import FABRIC, SCALE_UP, Messages, of_timeline, relation
+from emulator.report.traffic.phases import packets_of
 from emulator.run_files import CAPTURE, EPOCH_S, TIMELINE, RowPorts
 from emulator.run_files import FABRIC as FABRIC_FILE
 from emulator.sim import line_telemetry
@@ -64,6 +66,7 @@ TITLES: Mapping[str, tuple[str, str]] = {
     "servers": ("Who talks to whom, by server", ENDPOINT),
     "ranks": ("Who talks to whom, by rank", ENDPOINT),
     "gpus": ("GPUs that wait for the network", ENDPOINT),
+    "packet-phases": ("Packets by phase", CAPTURED),
     "packets": ("Packets", CAPTURED),
     "services": ("Transport services", CAPTURED),
     "packet-sizes": ("Packet sizes", CAPTURED),
@@ -78,6 +81,7 @@ TITLES: Mapping[str, tuple[str, str]] = {
 OF_MESSAGES = ("messages", "message-sizes", "message-flows", "servers", "ranks", "gpus")
 OF_PACKETS = ("packets", "services", "packet-sizes", "packet-flows", "entropy", "bursts", "links")
 OF_PORTS = ("parallel-links", "utilisation")
+PHASES, OVER_TIME = "packet-phases", "utilisation-over-time"
 
 
 def table(name: str, records: Sequence[Mapping[str, Any]], note: str = "") -> Figure:
@@ -96,38 +100,81 @@ def run_tables(record: RunRecord, row: int, bounds: Bounds) -> list[Figure]:
     """Return all tables of a row (from 1) of a run folder."""
     if not record.rows:
         return without(list(TITLES), NO_ROW)
-    if record.topology is None:
+    topology = record.topology
+    if topology is None:
         return without(list(TITLES), record.missing[FABRIC_FILE])
-    return [
-        *_run_messages(record, record.topology, row, bounds),
-        *_run_packets(record, record.topology, row, bounds),
-        *_run_ports(record, record.topology, row),
-        _over_time(record, record.topology, row),
-    ]
+    messages = run_messages(record, row)
+    traffic = run_traffic(record, row, bounds)
+    found = (
+        _of_events(record, topology, row, bounds, messages)
+        if isinstance(messages, str)
+        else message_tables(messages, topology, bounds)
+    )
+    if isinstance(traffic, str):
+        found += without((PHASES, *OF_PACKETS), traffic)
+    elif isinstance(messages, str):
+        found += without((PHASES,), messages)
+        found += packet_tables(traffic, topology, bounds)
+    else:
+        found.append(_packet_phases(messages, traffic, topology, bounds))
+        found += packet_tables(traffic, topology, bounds)
+    return [*found, *_run_ports(record, topology, row), _over_time(record, topology, row)]
+
+
+def phase_tables(
+    record: RunRecord, row: int, bounds: Bounds, choose: Callable[[Messages], Sequence[str]]
+) -> Iterator[tuple[str, list[Figure]]]:
+    """Yield the phases that are chosen of a row, each with its tables.
+
+    Raises UserError where the folder does not tell phases.
+    """
+    topology = record.topology
+    messages = run_messages(record, row)
+    if isinstance(messages, str) or topology is None:
+        reason = messages if isinstance(messages, str) else record.missing[FABRIC_FILE]
+        raise UserError(f"{record.name}: phases cannot be told, {reason}; leave --phase out")
+    traffic = run_traffic(record, row, bounds)
+    for phase in choose(messages):
+        mine = messages.of(phase)
+        found = message_tables(mine, topology, bounds)
+        if isinstance(traffic, str):
+            found += without((*OF_PACKETS, *OF_PORTS), traffic)
+        else:
+            part = packets_of(mine, traffic, topology)
+            found += (
+                packet_tables(part, topology, bounds)
+                if part.links
+                else without(OF_PACKETS, "no packet of the phase passed a captured port")
+            )
+            found += _captured_ports(part, traffic, topology)
+        yield phase, found
 
 
 def schedule_tables(messages: Messages, topology: Topology, bounds: Bounds) -> list[Figure]:
     """Return all tables of schedules that no fabric has carried."""
-    of_fabric = [*OF_PACKETS, *OF_PORTS, "utilisation-over-time"]
+    of_fabric = [PHASES, *OF_PACKETS, *OF_PORTS, OVER_TIME]
     return [*message_tables(messages, topology, bounds), *without(of_fabric, NO_FABRIC)]
 
 
-def _run_messages(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
+def run_messages(record: RunRecord, row: int) -> Messages | str:
+    """Return the messages of the last iteration of a row, or why they are not known."""
+    if not record.rows:
+        return NO_ROW
+    if record.topology is None:
+        return record.missing[FABRIC_FILE]
     if record.timeline is None:
-        return _of_events(record, topology, row, bounds, record.missing[TIMELINE])
+        return record.missing[TIMELINE]
     facts = record.timeline.get("otherData")
     of = facts.get("row") if isinstance(facts, Mapping) else len(record.rows)
     if of != row:
-        reason = f"{TIMELINE} has an iteration of row {of}, not of row {row}"
-        return _of_events(record, topology, row, bounds, reason)
+        return f"{TIMELINE} has an iteration of row {of}, not of row {row}"
     try:
-        messages = of_timeline(record.timeline, topology)
+        messages = of_timeline(record.timeline, record.topology)
     except ValueError as error:
-        return _of_events(record, topology, row, bounds, str(error))
+        return str(error)
     if not len(messages):  # a script's run: its ranks wait in calls
-        reason = f"{TIMELINE} has no messages; the report of a script's run has its calls by line"
-        return _of_events(record, topology, row, bounds, reason)
-    return message_tables(messages, topology, bounds)
+        return f"{TIMELINE} has no messages; the report of a script's run has its calls by line"
+    return messages
 
 
 def _of_events(
@@ -356,11 +403,72 @@ def run_traffic(record: RunRecord, row: int, bounds: Bounds) -> CapturedTraffic 
     return captured(stream, record.topology, (begin, end))
 
 
-def _run_packets(record: RunRecord, topology: Topology, row: int, bounds: Bounds) -> list[Figure]:
-    traffic = run_traffic(record, row, bounds)
-    if isinstance(traffic, str):
-        return without(OF_PACKETS, traffic)
-    return packet_tables(traffic, topology, bounds)
+def _packet_phases(
+    messages: Messages, traffic: CapturedTraffic, topology: Topology, bounds: Bounds
+) -> Figure:
+    """Return what each phase is on the links that GPUs send on; if none is captured, on all."""
+    if not traffic.links:
+        (reasoned,) = without((PHASES,), "the captured ports saw no packet")
+        return reasoned
+    injected = [one for one in traffic.links if one.injects]
+    observed = replace(traffic, links=injected or traffic.links)
+    phases = {one: packets_of(messages.of(one), observed, topology) for one in messages.phases}
+    records = [
+        {
+            "phase": phase,
+            "time_us": round(part.length_us, 3),
+            "links": len(part.links),
+            **_phase(part, bounds),
+        }
+        for phase, part in phases.items()
+        if part.links
+    ]
+    return table(
+        PHASES,
+        records,
+        f"Packets on {'the links that GPUs send on' if injected else 'captured links'}, between "
+        "two GPUs while a message of theirs is under way, with acknowledgements. What two phases "
+        "send between the same GPUs at a time counts in both. Use, duty cycle and peaks are those "
+        f"of the time in which the phase has a message on the fabric. {traffic.cut}".strip(),
+    )
+
+
+def _phase(part: CapturedTraffic, bounds: Bounds) -> dict[str, Any]:
+    links = [_Link.of(one, part, bounds) for one in part.links]
+    octets = np.concatenate([one.octets for one in part.links])
+    flows = flows_of(part)
+    of_flows = {} if flows is None else elephants(flows.octets, bounds)
+    busy = sum(float(one.busy_us.sum()) for one in part.links)
+    measured = _bursts("", links, part)
+    return {
+        "packets": len(octets),
+        "bytes": int(octets.sum()),
+        "median_bytes": measures.sizes(octets)["median_bytes"],
+        "flows": of_flows.get("flows"),
+        "median_flow_bytes": of_flows.get("median_bytes"),
+        "elephants": of_flows.get("elephants"),
+        "entropy_bits": _entropy("", links)["median_bits"],
+        "burst_p50_us": measured["median_us"],
+        "duty_percent": measured["duty_percent"],
+        "peak_to_mean_10us": measured["peak_to_mean_10us"],
+        "utilisation_percent": percent(busy, len(links) * part.length_us),
+    }
+
+
+def _captured_ports(
+    part: CapturedTraffic, whole: CapturedTraffic, topology: Topology
+) -> list[Figure]:
+    """Return what ports sent in a phase, of those that were captured."""
+    sent = {
+        str(one.sender): {"tx_packets": len(one.octets), "tx_bytes": int(one.octets.sum())}
+        for one in part.links
+    }
+    captured = frozenset(str(one.sender) for one in whole.links)
+    counted = RowPorts(row=0, span_us=part.length_us, observes=frozenset(), ports=sent)
+    return [
+        replace(one, point=CAPTURED, note=f"Captured ports alone. {one.note}")
+        for one in port_tables(counted, topology, captured, "The time of the phase.")
+    ]
 
 
 def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) -> list[Figure]:
@@ -423,23 +531,24 @@ class _Link:
     @classmethod
     def of(cls, frames: LinkFrames, traffic: CapturedTraffic, bounds: Bounds) -> _Link:
         busy = frames.busy_us
-        first, last = traffic.span
         wire = np.rint(busy * frames.rate_bps / 8e6).astype(np.int64)
         found = measures.bursts(frames.begin_us, busy, wire, bounds.gap_us)
         numbers, counts = np.unique(frames.tuples, return_counts=True)
         flows = {traffic.tuples[one].flow for one in numbers.tolist()}
+        begin_us, whole = traffic.passed(frames.begin_us), traffic.length_us
+        passing = traffic.passed(frames.begin_us + busy) - begin_us
         peaks = []
         for window in WINDOWS_US:
-            peak = measures.peak(frames.begin_us, busy, traffic.span, window)
+            peak = measures.peak(begin_us, passing, (0.0, whole), window)
             peaks.append(None if peak is None else peak[1])
-        duty = 100 * float(found.length_us.sum()) / (last - first) if last > first else 0.0
+        bursting = traffic.passed(found.begin_us + found.length_us) - traffic.passed(found.begin_us)
+        duty = 100 * float(bursting.sum()) / whole if whole else 0.0
         return cls(
             frames, found, len(numbers), len(flows), measures.entropy_bits(counts), duty, peaks
         )
 
     def record(self, traffic: CapturedTraffic) -> dict[str, Any]:
         """Return the link as a record."""
-        span = traffic.span[1] - traffic.span[0]
         return {
             "link": str(self.frames.sender),
             "tier": self.frames.tier,
@@ -450,7 +559,7 @@ class _Link:
             "entropy_bits": round(self.entropy_bits, 3),
             "bursts": len(self.bursts.length_us),
             "duty_percent": round(self.duty_percent, 2),
-            "utilisation_percent": percent(self.frames.busy_us.sum(), span),
+            "utilisation_percent": percent(self.frames.busy_us.sum(), traffic.length_us),
             **_peaks([self]),
         }
 
@@ -624,12 +733,19 @@ def _run_ports(record: RunRecord, topology: Topology, row: int) -> list[Figure]:
     return port_tables(record.ports[row], topology)
 
 
-def port_tables(counted: RowPorts, topology: Topology) -> list[Figure]:
-    """Return what the counters of all ports come to, captured or not."""
+def port_tables(
+    counted: RowPorts,
+    topology: Topology,
+    ports: Container[str] | None = None,
+    note: str = "All iterations of the row that count, preamble and gap included.",
+) -> list[Figure]:
+    """Return what the counters of all ports come to, captured or not, or those of ``ports``."""
     tiers: dict[str, list[tuple[float, str]]] = {}
     uplinks: dict[str, dict[str, list[int]]] = {}
     for link in topology.links:
         for ours, theirs in (link.ends, link.ends[::-1]):
+            if ports is not None and str(ours) not in ports:
+                continue
             roles = topology.node(ours.node).role, topology.node(theirs.node).role
             tier = f"{roles[0]} to {roles[1]}"
             used = 100 * counted.utilisation(str(ours), link.rate_bps)
@@ -648,7 +764,6 @@ def port_tables(counted: RowPorts, topology: Topology) -> list[Figure]:
         }
         for tier, found in tiers.items()
     ]
-    note = "All iterations of the row that count, preamble and gap included."
     parallel = [
         one for tier, nodes in uplinks.items() if (one := _parallel(tier, nodes)) is not None
     ]
@@ -681,7 +796,7 @@ def _parallel(tier: str, nodes: Mapping[str, Sequence[int]]) -> dict[str, Any] |
 
 def _over_time(record: RunRecord, topology: Topology, row: int) -> Figure:
     """Return the mean utilisation of each tier's links in steps of the last iteration."""
-    name = "utilisation-over-time"
+    name = OVER_TIME
     window = window_of(record, row)
     read = read_series(record.path / "telemetry.csv")
     if isinstance(read, str) or window is None:

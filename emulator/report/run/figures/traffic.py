@@ -18,7 +18,7 @@ LARGEST_CAPTURE = 128 * 2**20
 #: GPUs of a figure, at most.
 MOST_GPUS = 32
 TABLES = (
-    *("messages", "message-flows", "packets", "services", "entropy", "bursts"),
+    *("messages", "message-flows", "packet-phases", "packets", "services", "entropy", "bursts"),
     "parallel-links",
 )
 _STATES = {
