@@ -12,7 +12,8 @@ for each GPU of a network, its head::
              v   one sum at the head's port           |   the sum of all
             g2  ==== double tree of the heads =====>  g2
 
-Each port carries (n + 1) / n of the data each way, where a ring's carries 2 (n - 1) / n.  The
+Each port carries the data once each way, where a ring's carries 2 (n - 1) / n times.  (With a
+head's own part through the switch, too, it would be (n + 1) / n; here the head adds that.)  The
 switch is a part of the scale-up network, which is a model; what it sums and copies are operations
 of the GPUs, with real data, that take no time.  (Klenk et al.: An in-network architecture for
 accelerating shared-memory multiprocessor collectives, ISCA 2020.)

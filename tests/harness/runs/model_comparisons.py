@@ -177,6 +177,8 @@ ONE_PATH: Mapping[str, Sequence[str]] = {
 }
 
 _PERMUTED = _set("sizes=16KiB")
+_EXPERTS = ("dp=4", "ep=4", "tp=1", "pp=1", "batch=4", "scale=65536")
+_REPLICAS = ("dp=4", "tp=1", "pp=1", "batch=4", "layers=1", "scale=65536")
 #: Runs of what servers and NICs are made of: the scenario and its arguments, by what it is.
 SYSTEMS: Mapping[str, Sequence[str]] = {
     **{
@@ -198,11 +200,35 @@ SYSTEMS: Mapping[str, Sequence[str]] = {
         *("permutation", "--topology", "mrc:scale=256,homing=paths"),
         *(*_PERMUTED, "--transport", "rocev2"),
     ),
+    "4 ports": (
+        *("permutation", "--topology", "clos:nic_ports=4,hosts=2,gpus_per_host=2,spines=1"),
+        *_PERMUTED,
+    ),
+    "racks": (
+        *("allreduce", "--topology"),
+        *("rail_clos:hosts=4,gpus_per_host=2,scale_up=nvswitch4,scale_up_hosts=2", *_SIZES[2:]),
+    ),
+    "NVLS": ("allreduce", *_SIZES, *_set("algorithm=nvls")),
+    "scale-up fault": (
+        *("allreduce", "--topology", f"{FEW},scale_up=nvswitch2", *_SIZES[2:]),
+        *("--fault", "t=0us scale-up h0g0 links=10"),
+    ),
     "no GPUDirect": ("allreduce", *_SIZES, "--gpu-direct", "off:hosts=h1"),
     "no GPUDirect, PXN": (
         *("permutation", "--topology", "clos:spines=0,hosts=2,gpus_per_host=2"),
         *(*_PERMUTED, "--pxn", "always", "--gpu-direct", "off"),
     ),
+    **{
+        model: (
+            *("llm", "--topology", FEW),
+            *_set(f"model={model}", f"layers={layers}", *_EXPERTS),
+        )
+        for model, layers in {"grok-1": 1, "qwen3-235b": 1, "deepseek-v3": 4}.items()
+    },
+    **{
+        f"llm, {short}": (*("llm", "--topology", FEW), *_set(*_REPLICAS, short))
+        for short in ("gradient_bytes=1", "top=0.01")
+    },
 }
 
 #: Scenarios that are about Ultra Ethernet alone.
