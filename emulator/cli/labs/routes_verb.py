@@ -98,7 +98,7 @@ def _of_lab(lab: str | None, node: str) -> RoutesRecord:
         source = f"lab {record.lab}"
         if running.routing is not None and running.topology.node(name).is_switch:
             return routing_tables.asked(running.routing, name, source)
-        kernel = routing_tables.living_hops(running.exec(name, ["ip", "-j", "route"]).stdout)
+        kernel = routing_tables.living_routes(running.exec(name, ["ip", "-j", "route"]).stdout)
         return routing_tables.computed(running.topology, name, source, kernel=kernel)
 
 
@@ -109,14 +109,15 @@ def _of_run(run: Path, node: str) -> RoutesRecord:
 
 
 def _of_fabric(topology: Topology, node: str, source: str) -> RoutesRecord:
-    """Return the routes of ``node``, which may be in another network of a cluster."""
+    """Return the routes of ``node``, which may be in other networks of a cluster, or in several."""
     fabrics = (topology, *topology.networks)
-    found = next((fabric for fabric in fabrics if node in fabric.by_name), None)
-    if found is None:
+    found = [fabric for fabric in fabrics if node in fabric.by_name]
+    if not found:
         names = [name for fabric in fabrics for name in fabric.by_name]
         hint = question(node, names, otherwise=f"nodes are {span(list(topology.by_name))}")
         raise UserError(f"{topology.name} has no node {node!r}; {hint}")
-    return routing_tables.computed(found, node, source)
+    first, *others = (routing_tables.computed(fabric, node, source) for fabric in found)
+    return {**first, "routes": [row for one in (first, *others) for row in one["routes"]]}
 
 
 def _text(record: RoutesRecord) -> str:

@@ -19,6 +19,7 @@ from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import LabRecord
 from emulator.dataplane.switch.switch_counters import AsicCounters
+from emulator.errors import UserError
 from emulator.run.faults.condition import Condition, described
 from emulator.run.faults.fault_injector import recorded
 from topologies.cluster import BORDER
@@ -94,12 +95,26 @@ def _facts(
         }
         for node in lab.topology.nodes
     ]
-    facts: dict[str, object] = {"control_plane": lab.topology.profile.control_plane}
+    facts: dict[str, object] = {
+        "control_plane": lab.topology.profile.control_plane,
+        "dead_daemons": _dead_daemons(lab),
+    }
     if isolation.tenants_of(lab.topology):
         facts["isolation"] = lab.topology.profile.isolation
         facts["lost_routers"] = _lost_routers(lab)
         facts["routers_put_back"] = _routers_put_back(lab)
     return _lab_facts(lab.record) | facts | {"nodes": nodes}
+
+
+def _dead_daemons(lab: Lab) -> list[str]:
+    """Return a sentence for each switch that has lost a daemon of FRR."""
+    found = []
+    for switch in lab.routing.switches.values() if isinstance(lab.routing, Routing) else ():
+        try:
+            switch.check_alive()
+        except UserError as error:
+            found.append(str(error))
+    return found
 
 
 def _lost_routers(lab: Lab) -> list[str]:
@@ -146,6 +161,8 @@ def _show_ports(
     )
     for words in faulted.words():
         click.echo(f"struck: {words}")
+    for words in _dead_daemons(lab):
+        click.echo(f"no routing: {words}")
     if isolation.tenants_of(lab.topology):
         click.echo(isolation.stated(lab.topology))
         for words in _lost_routers(lab):

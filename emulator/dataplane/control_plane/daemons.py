@@ -230,8 +230,8 @@ class SwitchDaemons:
             )
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"vtysh of {self.switch}, {command!r}: no answer within {ANSWER_S} s; a daemon of "
-                "FRR there has stopped or the machine is overloaded"
+                f"vtysh of {self.switch}: no answer within {ANSWER_S} s to {commands[0]!r}; a "
+                "daemon of FRR there has stopped or the machine is overloaded"
             ) from None
         if answer.returncode or answer.stdout.startswith("% "):
             stated = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]

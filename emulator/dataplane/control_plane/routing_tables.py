@@ -34,6 +34,8 @@ DEFAULT_VRF = "default"
 BEST, EQUAL = "best", "equal"
 #: Networks and paths of the node itself.
 OWN = "own"
+#: Routes that the kernel makes of an interface's address.
+CONNECTED = "connected"
 #: Lines of FRR's configuration that decide what is advertised.
 _EXPORTS = re.compile(
     r"(network|aggregate-address|redistribute|advertise)\b"
@@ -293,50 +295,59 @@ def _exports(configuration: str) -> dict[str, list[str]]:
 
 
 def computed(
-    topology: Topology, node: str, source: str, *, kernel: Mapping[str, list[str]] | None = None
+    topology: Topology, node: str, source: str, *, kernel: Mapping[str, RibRoute] | None = None
 ) -> RoutesRecord:
     """Return what stands for the routes of ``node`` where no daemon can be asked.
 
-    ``kernel`` has the next hops of a running node by destination (:func:`living_hops`).
+    ``kernel`` has the routes of a running node by destination (:func:`living_routes`).
     """
-    plane = control_plane_choice.of(topology)
-    switch = topology.node(node)
+    at = topology.node(node)
+    plane = control_plane_choice.of(topology) if at.is_switch else None
     rows: list[RouteRow] = []
 
-    def add(prefix: IPv4Network, protocol: str, hops: Iterable[object]) -> None:
+    def add(prefix: object, protocol: str, hops: Iterable[object]) -> None:
         row = _empty(DEFAULT_VRF, IPV4, str(prefix))
         row["rib"] = [
             {"protocol": protocol, "chosen": True, "next_hops": [str(hop) for hop in hops]}
         ]
         rows.append(row)
 
-    for network in destinations(topology).get(node, ()):
+    own = destinations(topology).get(node, ())
+    for network in own:
         add(network, OWN, ())
-    chosen = f"all {topology.profile.routing} paths"
     policy: dict[str, list[str]] = {}
+    has = f"all {topology.profile.routing} paths" if at.is_switch else "its gateways"
     stands_in = {
-        "export_policy": "none: each switch finds its own routes",
+        "export_policy": "none: no protocol runs here",
         "adj_rib_in": "nothing: no neighbour tells of routes",
         "adj_rib_out": "nothing: others have routes to what is its own",
+        "loc_rib": f"nothing is chosen: the RIB has {has}",
     }
-    if plane is not None and switch.is_switch:
-        chosen = "the paths that BGP ends with"
+    if plane is not None:
         nowhere = dict.fromkeys((one.name for one in topology.switches), Path("frr.log"))
         policy = _exports(render(topology, plane, logs=nowhere)[node])
         stands_in = dict.fromkeys(("adj_rib_in", "adj_rib_out"), "not known: no daemon was asked")
+        stands_in["loc_rib"] = "not known: the RIB has the paths that BGP ends with"
         for destination, found in ConvergedState(topology, plane).requested[node].items():
             add(destination, "bgp", found)
     else:
         for route in static_routes(topology)[node]:
-            hops = [f"{hop.port} ({hop.via})" for hop in route.hops]
-            if kernel is not None and route.table is RouteTable.MAIN:
-                hops = kernel.get(str(route.destination), [])
-            table = "" if route.table is RouteTable.MAIN else f", table {route.table.name.lower()}"
-            add(route.destination, f"static{table}", hops)
-    stands_in["loc_rib"] = f"{chosen}, computed from the topology, which the RIB has"
+            if kernel is None or route.table is not RouteTable.MAIN:
+                name = route.table.name.lower()
+                table = "" if route.table is RouteTable.MAIN else f", table {name}"
+                hops = [f"{hop.port} ({hop.via})" for hop in route.hops]
+                add(route.destination, f"static{table}", hops)
+    if kernel is None:
+        addresses = {port.interface: port.address for port in at.ports if port.address is not None}
+        for interface, address in addresses.items():
+            add(address.network, CONNECTED, [interface])
+    else:
+        for known, living in kernel.items():
+            if IPv4Network(known) not in own:
+                add(known, living["protocol"], living["next_hops"])
     return {
         "node": node,
-        "control_plane": topology.profile.control_plane,
+        "control_plane": control_plane_choice.STATIC if plane is None else plane.spec,
         "source": source,
         "export_policy": policy,
         "stands_in": stands_in,
@@ -344,14 +355,20 @@ def computed(
     }
 
 
-def living_hops(answer: str) -> Mapping[str, list[str]]:
-    """Return the next hops of ``answer``, of ``ip -j route``, without those whose port is down."""
-    found = {}
+def living_routes(answer: str) -> dict[str, RibRoute]:
+    """Return the routes of ``answer``, of ``ip -j route``, without next hops whose port is down."""
+    found: dict[str, RibRoute] = {}
     for route in json.loads(answer):
         prefix = "0.0.0.0/0" if route["dst"] == "default" else route["dst"]
         hops = [hop for hop in route.get("nexthops", [route]) if "dead" not in hop["flags"]]
-        via = [f"{hop['dev']} ({hop['gateway']})" for hop in hops if "gateway" in hop]
-        found[str(IPv4Network(prefix))] = via
+        via = [
+            f"{hop['dev']} ({hop['gateway']})" if "gateway" in hop else hop["dev"]
+            for hop in hops
+            if "dev" in hop
+        ]
+        protocol = CONNECTED if route["protocol"] == "kernel" else route["protocol"]
+        made: RibRoute = {"protocol": protocol, "chosen": True, "next_hops": via}
+        found.setdefault(str(IPv4Network(prefix)), made)
     return found
 
 
@@ -384,14 +401,17 @@ def left_in(folder: Path, switch: str) -> RoutesRecord | None:
         return None
     try:
         left = json.loads(file.read_text())
-        missing = left.get("missing")
-        rows = left.get("routes")
-    except (ValueError, AttributeError):
-        missing = rows = None
-    if missing is not None:
-        raise UserError(f"the run has not kept the routes of {switch}: {missing}")
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and row.keys() == RouteRow.__annotations__.keys() for row in rows
+    except ValueError:
+        left = None
+    if isinstance(left, dict) and "missing" in left:
+        raise UserError(f"the run has not kept the routes of {switch}: {left['missing']}")
+    if not _has(left, RoutesRecord) or not (
+        isinstance(left["routes"], list) and all(_has(row, RouteRow) for row in left["routes"])
     ):
         raise UserError(f"{file} is damaged; run the scenario again")
     return cast(RoutesRecord, left)
+
+
+def _has(found: object, record: type) -> bool:
+    """Return whether ``found`` has the keys of ``record``."""
+    return isinstance(found, dict) and found.keys() == record.__annotations__.keys()

@@ -21,7 +21,7 @@ from emulator.dataplane.control_plane import daemons
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.control_plane.failure import Reroute, time_failure
 from emulator.dataplane.control_plane.lab_routing import Routing
-from emulator.dataplane.control_plane.routing_tables import asked, computed, living_hops
+from emulator.dataplane.control_plane.routing_tables import asked, computed, living_routes
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.lab_record import Process
 from emulator.dataplane.settings import FabricSettings
@@ -139,7 +139,7 @@ def test_what_is_learned_is_what_static_would_be(alert: Lab, lab: LabFactory) ->
     for switch in static.topology.switches:
         assert routing_of(alert).routes(switch.name) == reader.routes(switch.name)
         assert reader.routes(switch.name)
-    kernel = living_hops(static.exec("rail0", ["ip", "-j", "route"]).stdout)
+    kernel = living_routes(static.exec("rail0", ["ip", "-j", "route"]).stdout)
     shown = computed(static.topology, "rail0", "", kernel=kernel)
     assert shown == computed(static.topology, "rail0", "")
 
@@ -346,6 +346,7 @@ def test_a_daemon_that_died_is_named(lab: LabFactory) -> None:
     within(10, lambda: Process.of(pid) is None, "bgpd was dead")
     with pytest.raises(UserError, match="bgpd of rail0 has died; the last it logged: "):
         routing.switches["rail0"].check_alive()
+    assert "no routing: bgpd of rail0 has died" in uetemu("status", running.name).stdout
 
 
 def test_a_daemon_that_stopped_is_not_waited_for(
@@ -357,7 +358,7 @@ def test_a_daemon_that_stopped_is_not_waited_for(
     pid = int((switch.directory / "bfdd.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(UserError, match=r"vtysh of rail0, .*: no answer within 1 s"):
+        with pytest.raises(UserError, match="vtysh of rail0: no answer within 1 s"):
             switch.neighbours_alive()
     finally:
         os.kill(pid, signal.SIGCONT)

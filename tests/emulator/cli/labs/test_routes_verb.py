@@ -33,10 +33,12 @@ def test_json_has_the_same() -> None:
     assert {row["prefix"] for row in record["routes"]} >= {"10.0.1.0/24", "10.0.2.0/24"}
 
 
-def test_a_node_of_another_network_of_a_cluster_is_found() -> None:
-    assert (
-        "front-leaf0: control plane evpn" in routes("front-leaf0", "--topology", "cluster").stdout
-    )
+def test_a_node_of_other_networks_of_a_cluster_is_found() -> None:
+    cluster = ("--topology", "cluster:hosts=1,gpus_per_host=1")
+    assert "front-leaf0: control plane evpn" in routes("front-leaf0", *cluster).stdout
+    machine = routes("h0", *cluster).stdout
+    for port in ("front0 (100.66.0.1)", "stor0 (100.72.0.1)", "mgmt0 (100.80.0.1)"):
+        assert f"static: {port}" in machine
 
 
 @pytest.mark.parametrize(

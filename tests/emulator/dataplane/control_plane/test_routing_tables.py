@@ -16,7 +16,7 @@ from emulator.dataplane.control_plane.routing_tables import (
     computed,
     left_in,
     link_local,
-    living_hops,
+    living_routes,
     overlapping,
 )
 from emulator.errors import UserError
@@ -44,8 +44,22 @@ def test_static_routes_stand_for_those_of_protocols(fabric: Topology) -> None:
     assert hops(spoken) == hops(record)
     networks = ["network 10.0.1.0/24", "network 10.255.0.1/32"]
     assert spoken["export_policy"] == {"ipv4 unicast": networks}
-    assert hops(computed(chosen(fabric, "ebgp"), "h0g0", "here")) == {
-        "0.0.0.0/0": ["eth0 (10.0.1.1)"]
+
+
+def test_an_end_point_has_gateways_and_its_own_subnets(fabric: Topology) -> None:
+    record = computed(chosen(fabric, "ebgp"), "h0g0", "here")
+    assert hops(record) == {"0.0.0.0/0": ["eth0 (10.0.1.1)"], "10.0.1.0/24": ["eth0"]}
+    assert record["control_plane"] == "static"
+    bonded = catalogue.load("clos:hosts=1,gpus_per_host=1,nic_ports=2,homing=bond")
+    assert hops(computed(bonded, "h0g0", "here"))["10.0.1.0/24"] == ["bond0"]
+
+
+def test_a_running_node_has_what_its_kernel_says(fabric: Topology) -> None:
+    kernel = living_routes(
+        '[{"dst":"100.72.0.0/13","gateway":"100.72.0.1","dev":"stor0","protocol":"static","flags":[]}]'
+    )
+    assert hops(computed(fabric, "h0g0", "here", kernel=kernel)) == {
+        "100.72.0.0/13": ["stor0 (100.72.0.1)"]
     }
 
 
@@ -77,17 +91,22 @@ def test_a_prefix_is_found_in_routes_of_evpn(fabric: Topology) -> None:
 def test_next_hops_behind_a_dead_port_do_not_count() -> None:
     alive = {"gateway": "172.16.0.3", "dev": "up1", "flags": []}
     dead = {"gateway": "172.16.0.1", "dev": "up0", "flags": ["dead", "linkdown"]}
+    static = {"protocol": "static"}
     routes = [
-        {"dst": "10.0.2.0/24", "flags": [], "nexthops": [dead, alive]},
-        {"dst": "10.255.64.2", **alive},
-        {"dst": "default", **dead},
-        {"dst": "172.16.0.2/31", "dev": "up1", "flags": []},
+        {"dst": "10.0.2.0/24", "flags": [], "nexthops": [dead, alive], **static},
+        {"dst": "10.0.2.0/24", "metric": 9, **static, **dead},
+        {"dst": "10.255.64.2", **static, **alive},
+        {"dst": "default", **static, **dead},
+        {"type": "blackhole", "dst": "10.9.0.0/16", "flags": [], **static},
+        {"dst": "172.16.0.2/31", "dev": "up1", "flags": [], "protocol": "kernel"},
     ]
-    assert living_hops(json.dumps(routes)) == {
-        "10.0.2.0/24": ["up1 (172.16.0.3)"],
-        "10.255.64.2/32": ["up1 (172.16.0.3)"],
-        "0.0.0.0/0": [],
-        "172.16.0.2/31": [],
+    found = living_routes(json.dumps(routes))
+    assert {prefix: (route["protocol"], route["next_hops"]) for prefix, route in found.items()} == {
+        "10.0.2.0/24": ("static", ["up1 (172.16.0.3)"]),
+        "10.255.64.2/32": ("static", ["up1 (172.16.0.3)"]),
+        "0.0.0.0/0": ("static", []),
+        "10.9.0.0/16": ("static", []),
+        "172.16.0.2/31": ("connected", ["up1"]),
     }
 
 
@@ -105,7 +124,8 @@ def test_a_run_has_left_routes_or_none_or_says_why(fabric: Topology, tmp_path: P
     file.write_text(json.dumps({"missing": "bgpd of rail0 has died"}))
     with pytest.raises(UserError, match="not kept the routes of rail0: bgpd of rail0 has died"):
         left_in(tmp_path, "rail0")
-    for damaged in ("", "[]", '{"routes": [{}]}', '{"routes": 1}'):
+    cut = json.dumps({key: value for key, value in record.items() if key != "source"})
+    for damaged in ("", "[]", cut, json.dumps({**record, "routes": [{}]})):
         file.write_text(damaged)
         with pytest.raises(UserError, match="damaged"):
             left_in(tmp_path, "rail0")
