@@ -169,6 +169,7 @@ class Attempt:
             notify=self.notify,
             moments=moments,
             apply_fault=self._apply_fault,
+            pace_scale_up=self.injector.pace_scale_up,
         )
 
     def _inject(self, port: str, faults: Faults) -> None:

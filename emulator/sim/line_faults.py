@@ -14,6 +14,7 @@ from typing import Protocol
 
 from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.switch.fabric_asic import FabricAsic
+from emulator.sim.endpoint.operations.nvlink import Paces
 from emulator.sim.line_state import LineStates
 from emulator.sim.link_layer.link_layer import link_settings_of
 from emulator.sim.pfc import pause_settings_of
@@ -39,7 +40,7 @@ class Lines(Protocol):
 
     def replace_gpus(self, nodes: Sequence[str]) -> None: ...
 
-    def pace_scale_up(self, shares: Mapping[str, float]) -> None: ...
+    def pace_scale_up(self, steps: Paces) -> None: ...
 
 
 class LineFaults:
@@ -81,9 +82,9 @@ class LineFaults:
         """Give ``gpus`` a new process with the next new transports."""
         self._lines.replace_gpus(sorted(gpus))
 
-    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
-        """Leave GPUs these shares of their scale-up rates, and all others theirs."""
-        self._lines.pace_scale_up(shares)
+    def pace_scale_up(self, steps: Paces) -> None:
+        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
+        self._lines.pace_scale_up(steps)
 
     def _change(self, asic: FabricAsic, end: CableEnd) -> LineChange:
         name = str(end)

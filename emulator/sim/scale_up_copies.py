@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mypy_extensions import i64
 
-from emulator.sim.endpoint.operations.nvlink import CopyNotice, Ingress, ScaleUpLink
+from emulator.sim.endpoint.operations.nvlink import CopyNotice, Ingress, Pace, ScaleUpLink
 from emulator.sim.event_queue import PS, EventQueue, Source
 
 #: Hands a notice to rank's ports at a time (ps), in the order of the sender's events.
@@ -34,13 +34,12 @@ class ScaleUpCopies:
         send: Send,
         hear: Callable[[CopyNotice], None],
     ) -> None:
-        self._rank, self._link, self._whole = rank, link, link
-        #: links that are slower than that: without a switch by peer; whether there is any
-        self._slower: dict[int, ScaleUpLink] = {}
-        self._paced = False
+        self._rank, self._link = rank, link
+        #: where rates change: by peer, and of all others (None)
+        self._paces: dict[int | None, Pace] = {}
         self._events, self._source = events, source
         self._send, self._hear = send, hear
-        self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps
+        self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps of Pace
         self._ingress = Ingress() if link.shared else None
         self._gone: dict[int, int] = {}  # when the last octet of a dead peer's copy may come (ns)
         self.copies_lost = 0
@@ -52,19 +51,24 @@ class ScaleUpCopies:
         Returns when it is free again, and when the peer has the data if nobody else copies there
         (ns).
         """
-        link = self._link if not self._slower else self._slower.get(peer, self._link)
+        link = self._link
         port = None if link.shared else peer
+        pace = self._pace(peer)
         at: i64 = now
         begun: int = at * PS
+        if pace is not None:
+            begun = pace.done(begun)
         start = max(begun, self._egress_free.get(port, 0))
         end = start + link.octets_ps(octets)
-        there = -(-end // PS) + link.latency_ns
+        last = end if pace is None else pace.when(end)
+        there = -(-last // PS) + link.latency_ns
         if fan_out > 1:
             end = start + link.octets_ps(-(-octets // fan_out))
+            last = end if pace is None else pace.when(end)
         self._egress_free[port] = end
         self.copies_out += 1
         self.octets_out += octets
-        return -(-end // PS), there
+        return -(-last // PS), there
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
         """Notify ``peer`` of a copy when its first octet is there.
@@ -73,10 +77,13 @@ class ScaleUpCopies:
         """
         if peer in self._gone:
             raise ConnectionError(f"rank {peer} has no scale-up port any more")
-        link = self._link if not self._slower else self._slower.get(peer, self._link)
-        there: i64 = notice.deliver_at
-        begins: int = there * PS - link.octets_ps(notice.carried)
-        soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
+        link, there = self._link, notice.deliver_at
+        pace = self._pace(peer)
+        begins = there * PS - link.octets_ps(notice.carried)
+        if pace is not None:
+            left = pace.done((there - link.latency_ns) * PS)
+            begins = pace.when(left - link.octets_ps(notice.carried)) + link.latency_ns * PS
+        soonest = self._events.now + link.latency_ns * PS  # times above are whole ns
         self._send(peer, max(begins, soonest), self._source.next(), notice)
 
     def arrive(self, notice: CopyNotice) -> None:
@@ -87,10 +94,13 @@ class ScaleUpCopies:
         if self._ingress is not None:
             duration = self._link.octets_ps(notice.carried)
             there: i64 = notice.deliver_at
-            begins: int = there * PS - duration
-            if self._paced:  # the sender may be faster
-                begins = max(begins, self._events.now)
-            end = self._ingress.admit(begins, duration)
+            ends: int = there * PS
+            pace = self._pace(self._rank)
+            if pace is None:
+                end = self._ingress.admit(ends - duration, duration)
+            else:  # the sender may be faster
+                begins = max(pace.done(ends) - duration, pace.done(self._events.now))
+                end = pace.when(self._ingress.admit(begins, duration))
             free = -(-end // PS)
             if free > notice.deliver_at:
                 notice = notice._replace(deliver_at=free)
@@ -98,24 +108,26 @@ class ScaleUpCopies:
         self.octets_in += notice.length
         self._hear(notice)
 
-    def pace(self, shares: Mapping[int, float]) -> None:
-        """Leave ranks these shares of their rates, and all others their whole ones.
+    def pace(self, steps: Sequence[tuple[int, Mapping[int, float]]]) -> None:
+        """From each time (ns) of ``steps`` on leave ranks these shares of their rates.
 
-        Copies that have been given to a port keep the rate that it had then.
+        All others have their whole ones.  It is called before the first of these times.
         """
-        own = shares.get(self._rank, 1.0)
-        self._paced = bool(shares)
-        self._link = self._at(own)
-        self._slower.clear()
-        if not self._whole.shared:  # a link is as fast as the slower one of its ends
-            for peer, share in shares.items():
-                self._slower[peer] = self._at(min(own, share))
+        self._paces.clear()
+        struck = {rank for _, shares in steps for rank in shares}
+        if self._rank in struck:
+            self._paces[None] = self._slower(steps, self._rank)
+        if not self._link.shared:
+            for peer in struck:
+                self._paces[peer] = self._slower(steps, peer)
 
-    def _at(self, share: float) -> ScaleUpLink:
-        whole = self._whole
-        if share == 1:
-            return whole
-        return ScaleUpLink(max(1, round(whole.rate_bps * share)), whole.latency_ns, whole.shared)
+    def _slower(self, steps: Sequence[tuple[int, Mapping[int, float]]], peer: int) -> Pace:
+        """Return the pace of a link to ``peer``: that of the slower one of its ends."""
+        ends = self._rank, peer
+        return Pace([(at * PS, min(shares.get(end, 1.0) for end in ends)) for at, shares in steps])
+
+    def _pace(self, peer: int) -> Pace | None:
+        return self._paces.get(peer, self._paces.get(None)) if self._paces else None
 
     def lose(self, peers: Sequence[int], now: int) -> int:
         """Take from ``peers`` only what has left them whole at ``now`` (ns).

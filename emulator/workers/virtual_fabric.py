@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -30,6 +30,7 @@ from emulator.dataplane.kernel.port_counters import PortCounters
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointError
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory
+from emulator.sim.endpoint.operations.nvlink import Paces
 from emulator.sim.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.sim.line_record import LineRecord
 from emulator.sim.line_state import LineState, LineStates
@@ -492,10 +493,10 @@ class VirtualFabric:
         if not self.broken:
             self.each(WorkerPart.replace_gpus, nodes)
 
-    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
-        """Leave the GPUs named in ``shares`` that much of their scale-up rate, and others all."""
+    def pace_scale_up(self, steps: Paces) -> None:
+        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
         if not self.broken:
-            self.each(WorkerPart.pace_scale_up, dict(shares))
+            self.each(WorkerPart.pace_scale_up, steps)
 
     def retire(self) -> None:
         """Have all workers close the sockets of their GPUs, and forget what was on its way.

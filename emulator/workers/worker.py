@@ -30,7 +30,7 @@ from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.switch.cable_counters import LinkCounters
 from emulator.sim.endpoint.endpoint_spec import EndpointSpec, Progress
 from emulator.sim.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
-from emulator.sim.endpoint.operations.nvlink import CopyNotice
+from emulator.sim.endpoint.operations.nvlink import CopyNotice, Paces
 from emulator.sim.endpoint.operations.rank_result import RankResult
 from emulator.sim.endpoint.operations.schedule import Schedule
 from emulator.sim.event_queue import PS, EventQueue, number_of
@@ -293,9 +293,10 @@ class WorkerPart:
             if endpoint.copies is not None:
                 endpoint.copies.hear_again(returning)
 
-    def pace_scale_up(self, shares: Mapping[str, float]) -> None:
-        """Leave the GPUs named in ``shares`` that much of their scale-up rate, and others all."""
-        of_ranks = {s.rank: shares[s.node] for s in self._ranks.values() if s.node in shares}
+    def pace_scale_up(self, steps: Paces) -> None:
+        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
+        rank = {spec.node: spec.rank for spec in self._ranks.values()}
+        of_ranks = [(at, {rank[gpu]: left[gpu] for gpu in left}) for at, left in steps]
         for endpoint in self._endpoints.values():
             if endpoint.copies is not None:
                 endpoint.copies.pace(of_ranks)

@@ -92,22 +92,30 @@ def test_a_gather_takes_what_the_receiver_can_take(
     assert row["time_min_us"] >= row["ideal_us"] * 0.999
 
 
-def test_copies_into_a_gpu_with_fewer_links_share_what_it_has(
-    start: Callable[..., RunProcess], tmp_path: Path
+@pytest.mark.parametrize(
+    ("fault", "gather_us"),
+    [
+        ("t=0us scale-up h0g0 links=6", 3 * 2.33 * 3),
+        ("t=2us scale-up h0g0 links=6; t=5us heal", 3 * 2.33 + 2),
+        ("t=2us scale-up h0g0 down; t=22us up", 3 * 2.33 + 20),
+    ],
+)
+def test_copies_into_a_gpu_share_the_links_that_it_has_left(
+    start: Callable[..., RunProcess], tmp_path: Path, fault: str, gather_us: float
 ) -> None:
     path = tmp_path / "gather.py"
     path.write_text(GATHER)
     run = start(
         *("--topology", "rail_clos:hosts=1,gpus_per_host=4,scale_up=nvswitch3", "--fabric"),
-        *("model", "--fault", "t=0us scale-up h0g0 links=6", "--capture", "none"),
+        *("model", "--fault", fault, "--capture", "none"),
         scenario=str(path),
     )
     status, out, err = run.communicate()
     assert status == 0, (out, err)
     (row,) = run.result["rows"]
-    assert row["time_min_us"] == pytest.approx(3 * 2.33 * 3 + 0.7, rel=0.01)
-    assert row["slowdown"] == pytest.approx(2.8, rel=0.02)
-    assert "links=6: inside the server" in out
+    assert row["time_min_us"] == pytest.approx(gather_us + 0.7, rel=0.01)
+    assert row["slowdown"] == pytest.approx((gather_us + 0.7) / (3 * 2.33 + 0.7), rel=0.02)
+    assert f"{fault.partition(';')[0]}: inside the server" in out
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ switch that comes up again does not revive a cable that was pulled for itself.
                         several GPUs share goes by its own name
     gpu h0g0            the GPU and its process; its NIC's cables keep their carrier
     server h0           all GPUs of the server, and every cable of their NICs
-    scale-up h0g0       the links of the GPU's scale-up network, both ways
+    scale-up h0g0       all links of the GPU to its scale-up network, both ways
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from topologies.advice import meant
 from topologies.model import CableEnd, Link, Node, ScaleUp, Topology, TopologyError
+from topologies.parts.scale_up import ScaleUpDomains
 
 KINDS = ("link", "switch", "nic", "gpu", "server", "scale-up")
 #: Kinds that die, and never come up again.
@@ -78,6 +79,11 @@ def element(kind: str, name: str, topology: Topology) -> Element:
         return Element(kind, name, (), (node.name,))
     if kind == "scale-up":
         (server,) = (one for one in topology.servers if node.name in one.gpus)
+        if not ScaleUpDomains(topology).peers(node.name):
+            raise UserError(
+                f"{kind} {name}: no other GPU is in the scale-up network of {node.name}, so that "
+                "it carries nothing; take a topology with gpus_per_host= above 1"
+            )
         return Element(kind, name, (), (node.name,), server.scale_up)
     if kind == "switch":
         return Element(kind, name, _cables(node, topology))
@@ -146,7 +152,7 @@ class Condition:
     """The elements that are ``down``, in the order of their failures, and the silent ``faults``.
 
     Faults are those of cables, both ways, but for a black hole that is ``one_way``.  ``scale_up``
-    has the share that is left of a GPU's scale-up rate, where that is not all.
+    has the share that is left of a GPU's scale-up rate, where that is not all and not down.
     """
 
     down: tuple[Element, ...] = ()
@@ -165,7 +171,7 @@ class Condition:
     @property
     def dead_gpus(self) -> frozenset[str]:
         """Return the GPUs whose processes have ended, whatever their cables have."""
-        return frozenset(name for one in self.down for name in one.gpus)
+        return frozenset(name for one in self.down if one.mortal for name in one.gpus)
 
     @property
     def separates(self) -> bool:
@@ -177,6 +183,12 @@ class Condition:
         """The cables that no transport comes over: dead, or a black hole, if only one way."""
         black = {link for link, faults in self.faults.items() if faults.black_hole}
         return self.dead | black
+
+    @property
+    def left_of_scale_up(self) -> Mapping[str, float]:
+        """Return the share of its scale-up rate that a GPU has, where that is not all."""
+        down = [one.gpus[0] for one in self.down if one.scale_up is not None]
+        return {**self.scale_up, **dict.fromkeys(down, 0.0)}
 
     def of(self, link: Link) -> Faults:
         """Return the faults of ``link`` at the switch ports at its ends.

@@ -46,7 +46,6 @@ from emulator.run.faults import restoration
 from emulator.run.faults.condition import SOUND, Condition
 from emulator.run.faults.expectation import FaultExpectation, episodes, some_pairs
 from emulator.run.faults.fault_timeline import Applied
-from emulator.run.faults.grammar import Moment
 from emulator.run.faults.reach import Pair
 from emulator.run.faults.restoration import Curve, Goodput, Verdict
 from emulator.run.measures.port_record import PortRecord
@@ -126,7 +125,7 @@ def reported(  # noqa: PLR0913  each is a field of what it makes
             **restoration.reported(list(verdicts(one.judged))),
             "scale_up": any(expected.moments[place].scale_up for place in one.places),
             "goodput_without": reported_pairs(sorted(expected.lacking[one.judged])),
-            "idle": _idle(one.places, expected.moments, topology, (undisturbed, disturbed)),
+            "idle": _idle(one.places, expected, topology, (undisturbed, disturbed)),
         }
         for one in episodes(expected.moments)
     ]
@@ -145,14 +144,17 @@ def reported(  # noqa: PLR0913  each is a field of what it makes
 
 def _idle(
     places: Sequence[int],
-    moments: Sequence[Moment],
+    expected: FaultExpectation,
     topology: Topology,
     outcomes: Sequence[Outcome],
 ) -> bool:
-    """Return whether the cables that the moments at ``places`` strike have sent nothing."""
+    """Return whether what the moments at ``places`` strike has sent nothing."""
     struck: set[Link] = set()
+    moments = expected.moments
     for place in places:
         before = moments[place - 1].condition if place else SOUND
+        if not expected.copying.isdisjoint(_paced(before, moments[place].condition)):
+            return False
         struck.update(_struck(before, moments[place].condition, topology))
     ends = {str(end) for link in struck for end in link.ends}
     carried = [
@@ -161,14 +163,20 @@ def _idle(
         for name, port in outcome.ports.items()
         if name in ends
     ]
-    return bool(carried) and not any(carried)
+    return not any(carried) and (bool(carried) or any(moments[place].scale_up for place in places))
+
+
+def _paced(before: Condition, after: Condition) -> Iterator[str]:
+    """Yield the GPUs of which other shares of their scale-up rates are left."""
+    was, left = before.left_of_scale_up, after.left_of_scale_up
+    yield from (gpu for gpu in {*was, *left} if was.get(gpu) != left.get(gpu))
 
 
 def _struck(before: Condition, after: Condition, topology: Topology) -> Iterator[Link]:
     """Yield the cables of what differs between two conditions; those of a GPU that dies, too."""
     for element in {*before.down} ^ {*after.down}:
         yield from element.links
-        for gpu in element.gpus:
+        for gpu in element.gpus if element.mortal else ():
             yield from (link for link, _, _ in topology.neighbours(gpu))
     for link in {*before.faults, *after.faults}:
         if before.faults.get(link) != after.faults.get(link):
@@ -264,10 +272,10 @@ def _moment(fault: Mapping[str, object]) -> str:
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
     if fault.get("idle"):
-        return (
-            f"{fault['said']}: what it strikes carries nothing in this run; strike a cable that "
-            "flows take, or run permutation, which uses all uplinks"
-        )
+        instead = "strike a cable that flows take, or run permutation, which uses all uplinks"
+        if fault.get("scale_up"):
+            instead = "take a job that copies inside servers, such as alltoall"
+        return f"{fault['said']}: what it strikes carries nothing in this run; {instead}"
     if fault.get("scale_up"):
         return f"{fault['said']}: inside the server, where the fabric's goodput tells nothing"
     gone, whose = fault["cut_off_gpus"], ""

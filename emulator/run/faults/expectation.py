@@ -22,7 +22,7 @@ from emulator.run.faults.reach import Cut, Pair, Reach
 from emulator.run.measures.cuts import Change, share_left
 from emulator.run.measures.ideal import ideal_ns
 from emulator.sim.endpoint.endpoint_spec import EndpointError
-from emulator.sim.endpoint.operations.operation_table import WRITE, OperationTable
+from emulator.sim.endpoint.operations.operation_table import COPY, WRITE, OperationTable
 from emulator.sim.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.transports.wire_cost import WireCost
 from emulator.workers.division import JobSchedules
@@ -105,7 +105,7 @@ class FaultExpectation:
     ``cut_off`` the GPUs cut off then, and ``cut_pairs`` the pairs of others.  ``lacking`` are the
     pairs (sender first) that the trial has send and that cannot then; ``severed`` those that cannot
     from the last moment on.  ``static``: switches far away get no notice of a dead cable.  ``gpus``
-    are those of all ranks.
+    are those of all ranks, and ``copying`` those with copies over their scale-up networks.
     """
 
     moments: Sequence[Moment]
@@ -116,6 +116,7 @@ class FaultExpectation:
     lacking: Sequence[frozenset[Pair]]
     static: bool
     gpus: Sequence[str]
+    copying: frozenset[str]
     reach: Reach
 
     @classmethod
@@ -140,7 +141,9 @@ class FaultExpectation:
                 return math.inf
 
         whole = bound(())
-        parts = job.division.processes.gather("senders", _senders(topology, schedules))
+        gather = job.division.processes.gather
+        parts = gather("senders", _senders(topology, schedules, WRITE))
+        copies = gather("copying", _senders(topology, schedules, COPY))
         reach, needed = Reach(topology), frozenset[Pair]().union(*parts)
         shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
         cuts: dict[Condition, Cut] = {}
@@ -167,6 +170,7 @@ class FaultExpectation:
             lacking=without,
             static=topology.profile.control_plane == STATIC,
             gpus=[gpu.name for gpu in topology.gpus],
+            copying=frozenset(name for part in copies for pair in part for name in pair),
             reach=reach,
         )
 
@@ -207,7 +211,7 @@ class FaultExpectation:
                 f"{error}; corrupt inverts bits inside a switch, where no frame check sees it: "
                 "--transport uet:crc=on has receivers drop such packets"
             )
-        down = [one for moment in self.moments for one in moment.condition.down]
+        down = [one for moment in self.moments for one in moment.condition.down if one.links]
         if down and self.static:
             return (
                 f"{error}; routes are static, so while {down[0]} was down, switches far from it "
@@ -291,13 +295,13 @@ def _ways(pair: Pair) -> tuple[Pair, Pair]:
     return pair, (pair[1], pair[0])
 
 
-def _senders(topology: Topology, schedules: Sequence[Schedule]) -> frozenset[Pair]:
-    """The pairs of GPUs of which the first sends to the second over the fabric."""
+def _senders(topology: Topology, schedules: Sequence[Schedule], kind: int) -> frozenset[Pair]:
+    """The pairs of GPUs of which the first has operations of ``kind`` to the second."""
     names = [gpu.name for gpu in topology.gpus]
     return frozenset(
         (names[schedule.rank], names[peer])
         for schedule in schedules
-        for peer in OperationTable.of(schedule.operations).peers(WRITE)
+        for peer in OperationTable.of(schedule.operations).peers(kind)
     )
 
 

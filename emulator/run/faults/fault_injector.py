@@ -7,7 +7,7 @@ and heal it, whenever this one ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from emulator.dataplane.switch.fault_rates import check_rate
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from emulator.run.faults.condition import SOUND, Condition, Element, from_data
+from emulator.sim.endpoint.operations.nvlink import Paces
 from emulator.whole_file import write_whole
 from topologies.model import Link, Topology
 
@@ -58,7 +59,7 @@ class VirtualCables(Protocol):
 
     def replace_gpus(self, gpus: Collection[str]) -> None: ...
 
-    def pace_scale_up(self, shares: Mapping[str, float]) -> None: ...
+    def pace_scale_up(self, steps: Paces) -> None: ...
 
 
 class FaultInjector:
@@ -98,8 +99,6 @@ class FaultInjector:
         changed = {link for link in lab.topology.links if before.of(link) != requested.of(link)}
         if self._cabling is not None and ended:
             self._cabling.end_gpus(ended)
-        if self._cabling is not None and requested.scale_up != before.scale_up:
-            self._cabling.pace_scale_up(requested.scale_up)
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
         self._inject(changed - plugged, requested)
         if pulled:
@@ -124,6 +123,14 @@ class FaultInjector:
             if replaced:
                 self._cabling.replace_gpus(replaced)
         self._note(requested)
+
+    def pace_scale_up(self, steps: Paces) -> None:
+        """From each time on leave the named GPUs that much of their scale-up rate, others all.
+
+        What is on a link is not lost, so that all is known before it is due.
+        """
+        if self._cabling is not None:
+            self._cabling.pace_scale_up(steps)
 
     def pretend(self, requested: Condition) -> None:
         """Bring kernel and switches into the condition ``requested`` while virtual time stops.

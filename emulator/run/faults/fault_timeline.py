@@ -12,6 +12,7 @@ from emulator.run.faults.condition import SOUND, Condition
 from emulator.run.faults.grammar import Moment
 from emulator.run.measures.cuts import Change, share_left
 from emulator.scenario import FaultAt
+from emulator.sim.endpoint.operations.nvlink import Paces
 from topologies.model import CableEnd, Topology, TopologyError
 
 Inject = Callable[[str, Faults], None]
@@ -89,12 +90,15 @@ class FaultPlayer:
         notify: Notify,
         moments: Sequence[Moment] = (),
         apply_fault: ApplyFault | None = None,
+        pace_scale_up: Callable[[Paces], None] | None = None,
     ) -> None:
         self._ports = sorted({port for f in timeline for port in faulted_ports(f, topology)})
         self._inject, self._notify = inject, notify
         self._schedule = schedule
         self._iteration = 0
         self._apply_fault = apply_fault if moments else None
+        self._paces = [(moment.at_ns, moment.condition.left_of_scale_up) for moment in moments]
+        self._pace = pace_scale_up if any(moment.scale_up for moment in moments) else None
         #: GPUs die, so that no transport goes on into the next iteration
         self.deadly = any(moment.condition.dead_gpus for moment in moments)
         self._steps = sorted(
@@ -117,6 +121,8 @@ class FaultPlayer:
         self.latest = []
         self._iteration += 1
         self._left = len(self._steps)
+        if self._pace is not None:
+            self._pace([(start_at + at_ns, left) for at_ns, left in self._paces])
         for step in self._steps:
             self._schedule(start_at + step.at_ns, partial(self._apply_in, self._iteration, step))
 
@@ -131,6 +137,8 @@ class FaultPlayer:
             self._inject(port, NONE)
         if self._apply_fault is not None:
             self._apply_fault(SOUND)
+        if self._pace is not None:
+            self._pace([])
 
     def lost_since(self, cut: Callable[[Condition], Sequence[int]]) -> dict[int, int]:
         """Return which ranks the moments of the latest iteration have cut off, and since when.

@@ -7,7 +7,7 @@
     t=2ms link rail0:up0 flap every=1ms for=5ms
     t=3ms switch spine0 down; t=8ms up
     t=200us gpu h1g0 dead; t=400us server h2 dead
-    t=0us scale-up h0g1 links=10
+    t=20us scale-up h0g1 links=10; t=60us heal
 
 Clauses are parted by semicolons.  ``t=`` is fabric time after the common start of an iteration
 (``uetemu inject`` strikes at once and takes none).  A clause that names no element means that of
@@ -28,10 +28,10 @@ the one before.
 ``ber=``               chance of each bit to be wrong, as in ``ber=1e-7``: such a frame is lost
 ``corrupt=``           chance of each frame to have a bit inverted
 ``links=``             how many links to its scale-up switch a GPU has left, as in ``links=10``;
-                       ``rate=`` what is left of its rate, of a mesh over all links alike.  Only at
-                       ``t=0us``: Fabric Manager routes around links as it starts, and a link that
-                       fails under a job ends it (``dead``)
-``heal``               the end of all silent faults of the link: ``blackhole`` and its like
+                       ``rate=`` what is left of its rate, of a mesh over all links alike.  Its
+                       copies go on with that, and wait while all links are ``down``
+``heal``               the end of all silent faults of the link, ``blackhole`` and its like, or of
+                       a scale-up network's ``links=`` and ``rate=``
 =====================  ===========================================================================
 
 What is dead stays so until the end of the iteration.  A grammar of a few words needs no parser
@@ -109,7 +109,7 @@ Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no 
   nic GPU[:PORT]   down|up|flap                                those of the GPU
   gpu NAME         dead                                        its NIC keeps carrier; run only
   server NAME      dead                                        its GPUs and all of its cables
-  scale-up GPU     links=10  rate=250GB/s                      from t=0us on; run only"""
+  scale-up GPU     down|up|flap  links=10  rate=250GB/s  heal  all of its links; run only"""
 
 
 def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
@@ -139,6 +139,12 @@ def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
         condition = after(condition, step)
         inside = step.element.scale_up is not None
         moments.append(Moment(_when(step), step.text, condition, stated, inside))
+    for down in condition.down:
+        if down.scale_up is not None:
+            raise UserError(
+                f"--fault: {down} stays down, and its copies wait for it: say when it is up, or "
+                f"take gpu {down.gpus[0]} dead, as a job ends that lost it for good"
+            )
     return tuple(moments)
 
 
@@ -164,16 +170,13 @@ def after(condition: Condition, clause: Clause) -> Condition:
     Raises :class:`UserError` for what is no change: ``up`` of what was not down.
     """
     one, links = clause.element, clause.element.links
-    if one.scale_up is not None:
-        if clause.at_ns:
-            raise UserError(
-                f"{clause.text!r}: scale-up networks go round a link only as they start; write "
-                f"t=0us, or gpu {one.name} dead for a link that fails under a job"
-            )
-        return replace(
-            condition,
-            scale_up={**condition.scale_up, one.gpus[0]: min(s for _, s in clause.settings)},
-        )
+    if one.scale_up is not None and clause.verb in ("set", "heal"):
+        left = {gpu: share for gpu, share in condition.scale_up.items() if gpu not in one.gpus}
+        if clause.verb == "set":
+            left[one.gpus[0]] = min(share for _, share in clause.settings)
+        elif len(left) == len(condition.scale_up):
+            raise _unstruck(clause, condition)
+        return replace(condition, scale_up=left)
     match clause.verb:
         case "down":
             if one in condition.down:
@@ -200,8 +203,7 @@ def after(condition: Condition, clause: Clause) -> Condition:
             return condition.faulted(links, black_hole=True, one_way=way)
         case "heal":
             if not any(link in condition.faults for link in links):
-                hint = f"; write {one} up" if one in condition.down else "; take the clause out"
-                raise UserError(f"{clause.text!r}: nothing silently strikes {one} then{hint}")
+                raise _unstruck(clause, condition)
             return condition.healed(links)
         case _:
             names = {"loss": "loss", "ber": "bit_errors", "corrupt": "corruption"}
@@ -210,6 +212,12 @@ def after(condition: Condition, clause: Clause) -> Condition:
             if "rate" in given:
                 changes |= {"rate": given["rate"], "scaled": "thresholds" in given}
             return condition.faulted(links, **changes)
+
+
+def _unstruck(clause: Clause, condition: Condition) -> UserError:
+    one = clause.element
+    hint = f"; write {one} up" if one in condition.down else "; take the clause out"
+    return UserError(f"{clause.text!r}: nothing silently strikes {one} then{hint}")
 
 
 def _when(clause: Clause) -> int:
@@ -264,7 +272,7 @@ def _verbs(faulted: Element) -> Sequence[str]:
     if faulted.mortal:
         return ("dead",)
     if faulted.scale_up is not None:
-        return tuple(f"{name}=" for name in PACES)
+        return ("down", "up", "flap", "heal", *(f"{name}=" for name in PACES))
     return ("down", "up", "flap")
 
 
@@ -292,9 +300,10 @@ def _verb(
             f"{stated!r}: {words[0]!r} is nothing that happens to a {faulted.kind}{near}; take one "
             f"of {', '.join(known)}"
         )
-    if faulted.scale_up is not None:
+    if equals and faulted.scale_up is not None:
         return "set", _settings(words, PACES, faulted, stated)
-    if not _at_switch(faulted, topology) and verb not in ("down", "up", "flap", "dead"):
+    of_carrier = verb in ("down", "up", "flap", "dead") or not faulted.links
+    if not of_carrier and not _at_switch(faulted, topology):
         raise UserError(
             f"{stated!r}: {faulted} is plugged into no switch whose ASIC could inject {verb}; take "
             "down, or name a cable of the NIC that leaves the server"

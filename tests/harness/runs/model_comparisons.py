@@ -188,6 +188,10 @@ SYSTEMS: Mapping[str, Sequence[str]] = {
             "ualink": ",scale_up_links=4",
         }.items()
     },
+    "scale-up fault": (
+        *("alltoall", "--topology", f"{FEW},scale_up=mi300x", "--sizes", "256KiB"),
+        *("--fault", "t=1us scale-up h0g0 rate=16GB/s; t=2us down; t=4us up; t=5us heal"),
+    ),
     "8 planes": (
         *("permutation", "--topology", "fabric_planes:nic_ports=8,nic_rate=100Gbps"),
         *(*_PERMUTED, "--fault", "t=2us nic h0g0:eth3 down"),
@@ -209,10 +213,6 @@ SYSTEMS: Mapping[str, Sequence[str]] = {
         *("rail_clos:hosts=4,gpus_per_host=2,scale_up=nvswitch4,scale_up_hosts=2", *_SIZES[2:]),
     ),
     "NVLS": ("allreduce", *_SIZES, *_set("algorithm=nvls")),
-    "scale-up fault": (
-        *("allreduce", "--topology", f"{FEW},scale_up=nvswitch2", *_SIZES[2:]),
-        *("--fault", "t=0us scale-up h0g0 links=10"),
-    ),
     "no GPUDirect": ("allreduce", *_SIZES, "--gpu-direct", "off:hosts=h1"),
     "no GPUDirect, PXN": (
         *("permutation", "--topology", "clos:spines=0,hosts=2,gpus_per_host=2"),

@@ -28,7 +28,7 @@ from topologies.stretch import stretch_of
 LONG = ("ccsweep", "checkpoint", "inference", "jobs", "llm", "moe")
 
 #: Systems that stand for the others where time is short.
-SHORT = ("mi300x", "16 planes", "no GPUDirect")
+SHORT = ("scale-up fault", "16 planes", "no GPUDirect")
 
 
 @pytest.mark.parametrize(

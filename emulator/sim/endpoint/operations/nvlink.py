@@ -8,6 +8,8 @@ ingress. Without a switch every peer has a link of its own.  A latency is added 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Final, NamedTuple
@@ -15,6 +17,8 @@ from typing import Final, NamedTuple
 #: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
 _PS: Final = 1000
 _BITS_PS: Final = 8 * 10**9 * _PS
+#: The whole of a rate, in parts that keep shares of it exact enough.
+_WHOLE: Final = 1 << 32
 #: Separate times at which an ingress was busy that it remembers.
 _KEPT: Final = 256
 
@@ -50,6 +54,38 @@ class ScaleUpLink:
         """Return how long ``octets`` take."""
         bits: int = mul(octets, _BITS_PS)
         return -(-bits // self.rate_bps)
+
+
+#: From each time (fabric ns) on, what the GPUs named have of their scale-up rates; others all.
+Paces = Sequence[tuple[int, Mapping[str, float]]]
+
+
+class Pace:
+    """What a port does while its rate changes, in time at its whole rate (ps).
+
+    ``steps`` are times (ps, in their order) with the share of the rate from then on, of which the
+    last is not 0.  A copy on the port goes on with what is left, so that all that is to be known of
+    it is when so much is done.
+    """
+
+    __slots__ = ("_at", "_done", "_parts")
+
+    def __init__(self, steps: Sequence[tuple[int, float]]) -> None:
+        self._at, self._done, self._parts = [0], [0], [_WHOLE]
+        for at, share in steps:
+            self._done.append(self.done(at))
+            self._at.append(at)
+            self._parts.append(round(share * _WHOLE))
+
+    def done(self, at: int) -> int:
+        """Return what a busy port has done by ``at``."""
+        step = bisect_right(self._at, at) - 1
+        return self._done[step] + (at - self._at[step]) * self._parts[step] // _WHOLE
+
+    def when(self, done: int) -> int:
+        """Return the first time at which a busy port has ``done`` so much."""
+        step = max(0, bisect_left(self._done, done) - 1)
+        return self._at[step] - (self._done[step] - done) * _WHOLE // self._parts[step]
 
 
 class Ingress:

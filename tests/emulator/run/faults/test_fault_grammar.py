@@ -137,6 +137,19 @@ def test_a_gpu_loses_links_of_its_scale_up_network() -> None:
         timeline(["t=0us scale-up h0g1 links=13"], fabric)
 
 
+def test_links_of_a_scale_up_network_fail_and_come_back() -> None:
+    fabric = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,scale_up=nvswitch2")
+    text = "t=1us scale-up h0g1 links=9; t=2us down; t=3us up; t=4us heal; t=5us flap every=2us"
+    moments = timeline([f"{text} for=2us"], fabric)
+    left = [dict(moment.condition.left_of_scale_up) for moment in moments]
+    assert left == [{"h0g1": 0.75}, {"h0g1": 0}, {"h0g1": 0.75}, {}, {"h0g1": 0}, {}]
+    assert moments[1].condition.words() == [
+        "scale-up h0g1 down",
+        "scale-up h0g1 has 0.75 of its rate",
+    ]
+    assert not moments[1].condition.separates  # its GPU lives
+
+
 def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
     assert stated("t=1us link rail0:up0 flap every=2us for=5us") == [
         (1000, ["link rail0:up0 down"]),
@@ -172,11 +185,13 @@ def test_several_options_are_one_timeline() -> None:
         ),
         ("t=1ms gpu h0g0 flap every=1ms for=5ms", "happens to a gpu: a gpu dies, until"),
         ("t=1ms gpu h0g0 loss=1%", "'loss=1%' is nothing that happens to a gpu; take one of dead"),
-        ("t=1ms scale-up h0g0 rate=1Gbps", "only as they start; write t=0us, or gpu h0g0 dead"),
         ("t=0us scale-up h0g0 rate=9Tbps", "at most the 3.6 Tbps of scale-up h0g0; leave it out"),
         ("t=0us scale-up h0g0 links=3", "no known number of links to a switch; write rate="),
         ("t=0us scale-up h0g0 links", "'links' is nothing .* without its value, as in links=10"),
-        ("t=0us scale-up h0g0 down", "'down' is nothing that happens to a scale-up; take one of"),
+        ("t=0us scale-up h0g0 down", "stays down, and its copies wait.*say when it is up, or take"),
+        ("t=0us scale-up h0g0 up", "scale-up h0g0 is not down then; take the clause out"),
+        ("t=0us scale-up h0g0 heal", "nothing silently strikes scale-up h0g0 then; take the"),
+        ("t=0us scale-up h0g0 loss=1%", "'loss=1%' is nothing that happens to a scale-up; take"),
         ("t=1ms link rail0:up1 dead", "'dead' is nothing that happens to a link"),
         ("t=1ms gpu rail0 dead", "has no GPU 'rail0'"),
         ("t=1ms gpu h0g9 dead", "has no GPU 'h0g9'; did you mean|it has h0g0, h0g1, h1g0, h1g1"),

@@ -34,6 +34,15 @@ def test_a_link_that_the_ring_never_takes_is_named(fault: str, tmp_path: Path) -
     assert table.count("what it strikes carries nothing in this run") == len(faults)
 
 
+def test_a_scale_up_network_that_nobody_copies_over_is_named(tmp_path: Path) -> None:
+    fault = "t=1us scale-up h0g0 rate=1GB/s"
+    faults, table = struck(tmp_path, "permutation", fault, "--param", "sizes=16KiB")
+    assert [one["idle"] for one in faults] == [True]
+    assert "carries nothing in this run; take a job that copies inside servers" in " ".join(
+        table.replace("#", "").split()
+    )
+
+
 def test_an_uplink_that_flows_take_is_not(tmp_path: Path) -> None:
     faults, table = struck(tmp_path, "permutation", UPLINK, "--sizes", "256KiB")
     assert [one["idle"] for one in faults] == [False]
