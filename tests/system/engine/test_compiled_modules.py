@@ -27,7 +27,7 @@ HOSTILE = (
     "tests/uet/test_fuzz.py",
     "tests/uet/test_envelopes.py",
     "tests/uet/test_known_headers.py",
-    "tests/uet/ses/test_ses_target.py",
+    "tests/uet/ses/target/test_target.py",
     "tests/uet/wire/test_frame.py",
     "tests/emulator/rocev2/test_hca_fuzz.py",
 )
