@@ -161,12 +161,6 @@ def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else []
 
 
-try:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.record_writer import RecordWriter
-except ImportError:  # an extra that was not installed
-    RecordWriter = None
 FOLDER = "tensorboard"
 #: TensorBoard reads files whose names have "tfevents" in them.
 FILE = "events.out.tfevents.uetemu"
@@ -179,11 +173,13 @@ def write_event_files(folder: Path, output: Path | None = None) -> list[Path]:
 
     Raises UserError if the run has no training, or tensorboardX is not installed.
     """
-    if RecordWriter is None:
+    try:
+        import tensorboardX  # noqa: F401  an extra; it takes seconds where PyTorch is installed
+    except ImportError:
         raise UserError(
             "TensorBoard's files are written by tensorboardX, which is not installed: "
             "pip install tensorboardX"
-        )
+        ) from None
     record = RunRecord.read(folder)
     courses = training_courses(record)
     if not courses:
@@ -208,6 +204,10 @@ def _written(folder: Path, course: TrainingCourse) -> Path:
 
 
 def _write(path: Path, course: TrainingCourse) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.record_writer import RecordWriter
+
     writer = RecordWriter(str(path))
     writer.write(Event(file_version=_VERSION).SerializeToString(deterministic=True))
     for point in course.points:

@@ -55,7 +55,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _: FrameType | None) -> None:
         global _came
         nonlocal first, rest
-        if _unwinding() or _came is not None:
+        if unwinding() or _came is not None:
             return
         first = first or number
         signal.signal(signal.SIGALRM, again)
@@ -69,7 +69,7 @@ def interruptible() -> Iterator[None]:
     def again(_: int, __: FrameType | None) -> None:
         global _stop, _came
         _stop = _came = None
-        if not _unwinding():
+        if not unwinding():
             signal.raise_signal(first)  # to whoever handles it at this moment
 
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
@@ -102,7 +102,7 @@ def held(stop: Callable[[], object]) -> Iterator[None]:
             signal.raise_signal(came)
 
 
-def _unwinding() -> bool:
+def unwinding() -> bool:
     """Return whether the interrupted code runs because of an :class:`Interrupted` (``finally``)."""
     error = sys.exception()
     while error is not None:

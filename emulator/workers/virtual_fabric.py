@@ -39,7 +39,7 @@ from emulator.sim.pfc import PauseWatch, PriorityFlowControl
 from emulator.sim.port_capture import PortCapture, PortTaps
 from emulator.sim.port_settings import LineChange
 from emulator.workers.division import ALONE, Processes
-from emulator.workers.interrupts import held
+from emulator.workers.interrupts import held, unwinding
 from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.exchange import Ranks
 from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
@@ -57,7 +57,7 @@ V = TypeVar("V")
 
 #: Time (host s) that a worker has to give up its sockets and files.
 END_SECONDS = 20.0
-#: and to close its sockets (s): those of a killed one are closed all the same, but take longer.
+#: The same at the end of a run (s): a killed one's sockets are closed all the same, but later.
 _CLOSE_SECONDS = 2.0
 
 
@@ -501,9 +501,10 @@ class VirtualFabric:
     def retire(self) -> None:
         """Have all workers close the sockets of their GPUs, and forget what was on its way.
 
-        One that does not answer for :data:`END_SECONDS` is ended.
+        One that does not answer for :data:`END_SECONDS` is ended; an interrupted run waits less.
         """
-        self._give_up(call(WorkerPart.retire), END_SECONDS)
+        limit_s = _CLOSE_SECONDS if unwinding() else END_SECONDS
+        self._give_up(call(WorkerPart.retire), limit_s)
         self.part.retire()
         for number in range(len(self._inboxes)):
             self._taken(number)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from emulator.cli.torchrun_verb import command
 from emulator.errors import UserError
-from tests.emulator.torch_backend.scripts import printed, result, torchrun
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH, printed, result, torchrun
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(
     assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
 
 
+@NEEDS_TORCH
 def test_a_script_is_run_with_each_seed_as_with_that_alone(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
     text = "dist.all_gather_object([None] * size, 'x' * 99 * rank)\nprint('done')\n"
     ended = torchrun(tmp_path, text, "--seeds", "2")
     assert ended.returncode == 0, ended.stderr

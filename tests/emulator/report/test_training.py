@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from click.testing import CliRunner
 
 from emulator.cli.reports.tensorboard_verb import command
 from emulator.errors import UserError
-from emulator.report import training
 from emulator.report.run_folder import RunRecord
 from emulator.report.training import training_courses, write_event_files
 from tests.harness.runs.event_records import scalars
@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_one_sentence(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*--output"):
         write_event_files(run, tmp_path / "file")
-    monkeypatch.setattr(training, "RecordWriter", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(UserError, match="not installed: pip install tensorboardX"):
         write_event_files(run)
 

@@ -6,10 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import CHECKOUT
+
+#: Programs that tests start import it: the tests' own process, which is forked often, stays small.
+NEEDS_TORCH = pytest.mark.skipif(
+    find_spec("torch") is None, reason="PyTorch is not installed (pip install 'uetemu[torch]')"
+)
 
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests import CHECKOUT
-from tests.emulator.torch_backend.scripts import printed, result, torchrun_file
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH, printed, result, torchrun_file
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
+pytestmark = NEEDS_TORCH
 
 EXAMPLES = CHECKOUT / "tests" / "examples"
 GPT, MOE = str(EXAMPLES / "gpt_training.py"), str(EXAMPLES / "moe_training.py")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH
 
-torch = pytest.importorskip(
-    "torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')"
-)
+pytestmark = NEEDS_TORCH
 
 
 def test_a_rank_computes_its_part_of_what_is_split() -> None:
+    import torch
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

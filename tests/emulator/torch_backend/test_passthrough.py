@@ -12,8 +12,9 @@ from emulator.errors import UserError
 from emulator.torch_backend.launching import ForkServer, RankPlace, Script, places
 from emulator.torch_backend.output import RankOutput
 from emulator.torch_backend.passthrough import free_port, run_alone
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
+pytestmark = NEEDS_TORCH
 
 SUMS = """
 import sys

@@ -20,9 +20,9 @@ from scenarios.traces.trace_model import (
     TraceReceive,
     TraceSend,
 )
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [NEEDS_TORCH, pytest.mark.timeout(300)]
 
 LLAMA = Path(__file__).parents[2] / "examples" / "llama_fsdp.py"
 SMALL = [

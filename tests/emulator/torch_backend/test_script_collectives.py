@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.torch_backend.scripts import SMALL, printed, result, torchrun
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH, SMALL, printed, result, torchrun
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
+pytestmark = NEEDS_TORCH
 
 #: What a rank has, what all have, and a comparison whose failures are printed at the end.
 DATA = """

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.torch_backend.scripts import HEAD, SMALL, printed, result, torchrun
+from tests.emulator.torch_backend.scripts import HEAD, NEEDS_TORCH, SMALL, printed, result, torchrun
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
+pytestmark = NEEDS_TORCH
 
 ENDS = {
     "other kinds": (

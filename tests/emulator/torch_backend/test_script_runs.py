@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.torch_backend.scripts import printed, result, torchrun
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH, printed, result, torchrun
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')")
+pytestmark = NEEDS_TORCH
 
 TRAINING = """
 from torch.nn.parallel import DistributedDataParallel

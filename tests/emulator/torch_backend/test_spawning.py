@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.torch_backend.scripts import printed, result, torchrun
+from tests.emulator.torch_backend.scripts import NEEDS_TORCH, printed, result, torchrun
 
-torch = pytest.importorskip(
-    "torch", reason="PyTorch is not installed (pip install 'uetemu[torch]')"
-)
+pytestmark = NEEDS_TORCH
 
 SPAWNS = """
 import os, threading
@@ -42,15 +40,17 @@ def test_a_script_that_spawns_its_ranks_has_those_that_are_there(tmp_path: Path)
 
 
 def test_as_many_are_spawned_as_there_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import multiprocessing
+
     from emulator.torch_backend.launching import places
     from emulator.torch_backend.spawning import part_of_spawned
 
     for name in ("spawn", "start_processes"):
-        monkeypatch.setattr(torch.multiprocessing, name, None)  # as it was, behind the test
+        monkeypatch.setattr(multiprocessing, name, None)  # as it was, behind the test
     part_of_spawned(places([0, 0, 1, 1])[3])
     called: list[int] = []
-    torch.multiprocessing.spawn(called.append, nprocs=4)
-    torch.multiprocessing.spawn(called.append, nprocs=2)
+    multiprocessing.spawn(called.append, nprocs=4)
+    multiprocessing.spawn(called.append, nprocs=2)
     assert called == [3, 1]
     with pytest.raises(RuntimeError, match="spawns 3 processes, and uetemu has started 4 ranks"):
-        torch.multiprocessing.spawn(called.append, nprocs=3)
+        multiprocessing.spawn(called.append, nprocs=3)

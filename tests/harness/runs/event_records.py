@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-from tensorboardX.proto.event_pb2 import Event
 
 Scalars = dict[str, list[tuple[int, Any, Any]]]
 
 
 def scalars(path: Path) -> Scalars:
     """Return (step, value, wall time in s) of each tag; the file must be whole."""
+    from tensorboardX.proto.event_pb2 import Event
+
     first, *events = (Event.FromString(data) for data in records(path.read_bytes()))
     assert (first.file_version, first.wall_time) == ("brain.Event:2", 0)
     found: Scalars = {}
