@@ -81,8 +81,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one more than processors: what needs root waits a third of its time for daemons."""
-    return (os.cpu_count() or 1) + 1
+    """Return two more than processors: tests wait half of their time, for daemons and timers."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
