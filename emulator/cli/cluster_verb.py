@@ -14,12 +14,15 @@ from emulator.cli.options import PARAMETERS, SEED, TABLE_OR_JSON, option, output
 from emulator.cli.plain_tables import page, plain_table
 from emulator.cli.plugin_command import PluginCommand
 from emulator.cli.progress_bar import progress_bar
+from emulator.cli.reports.traffic_verb import as_data, as_text
 from emulator.cluster.run import cluster_scenario as scenarios
 from emulator.cluster.run.cluster_runner import ClusterRequest, ClusterResult, execute
 from emulator.cluster.run.cluster_scenario import TCP
 from emulator.dataplane.cleanup import require_root
 from emulator.errors import UserError
 from emulator.report.cluster_page import write_cluster_report
+from emulator.report.traffic.networks import cluster_tables
+from emulator.report.traffic.tables import Bounds
 from emulator.scenario import parameter_lines
 
 WIDTH = 150
@@ -47,6 +50,9 @@ LARGE = 100
     is_flag=True,
     help="Capture headers at all switch ports of all networks, for uetemu traffic.",
 )
+@click.option(
+    "--traffic", is_flag=True, help="Capture, and print all networks side by side at the end."
+)
 @option("report", "Write the folder's report.html, too.")
 @TABLE_OR_JSON
 def command(  # noqa: PLR0913  options of the verb
@@ -59,6 +65,7 @@ def command(  # noqa: PLR0913  options of the verb
     seed: int,
     output: Path | None,
     capture: bool,
+    traffic: bool,
     report: bool,
     form: str,
 ) -> None:
@@ -81,13 +88,20 @@ def command(  # noqa: PLR0913  options of the verb
         changed=changed,
         seed=seed,
         output=output,
-        capture=capture,
+        capture=capture or traffic,
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     with progress_bar(f"cluster {scenario}") as progress:
         folder, result = execute(request, progress)
-    click.echo(json.dumps(vars(result), indent=2) if form == "json" else _shown(result, folder))
+    side_by_side = next(cluster_tables(folder, Bounds())) if traffic else None
+    if form == "json":
+        more = {} if side_by_side is None else {"traffic": as_data(*side_by_side, Bounds())}
+        click.echo(json.dumps(vars(result) | more, indent=2))
+    else:
+        click.echo(_shown(result, folder))
+        if side_by_side is not None:
+            click.echo(as_text([side_by_side]), nl=False)
     if report:
         click.echo(f"# Report   : {write_cluster_report(folder)}")
     if not result.succeeded:

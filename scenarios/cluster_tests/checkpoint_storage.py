@@ -53,7 +53,11 @@ from emulator.cluster.run.clients.checkpoint_keeper import (
     CheckpointTask,
     slot_octets,
 )
-from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import (
+    CHECKPOINT_RESTORE,
+    CHECKPOINT_WRITE,
+    ClusterContext,
+)
 from emulator.cluster.run.storage_nodes import StorageNodes
 from emulator.cluster.services import kinds
 from emulator.errors import UserError
@@ -106,25 +110,27 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     tasks = keeper_tasks(run, parameters, nodes)
     for number in (1, 2):
         run.event(f"checkpoint {number} begins")
-        begun = {
-            server: run.begin(
-                server, checkpoint_keeper.__name__, {**asdict(task), "number": number}
-            )
-            for server, task in tasks.items()
-        }
         disturbed = number == 2 and parameters.kill != NONE
-        if disturbed:
-            _strike(run, parameters, nodes, tasks, list(begun.values()))
-        outcomes = [one for _, copies in run.gathered(begun) for one in copies]
+        with run.work(CHECKPOINT_WRITE):
+            begun = {
+                server: run.begin(
+                    server, checkpoint_keeper.__name__, {**asdict(task), "number": number}
+                )
+                for server, task in tasks.items()
+            }
+            if disturbed:
+                _strike(run, parameters, nodes, tasks, list(begun.values()))
+            outcomes = [one for _, copies in run.gathered(begun) for one in copies]
         for name in nodes.names:
             own = [one for one in outcomes if one["node"] == name]
             yield _written(run, f"checkpoint {number}, {name}", own, disturbed=disturbed)
         yield from _errors(f"checkpoint {number}", outcomes)
         run.event(f"checkpoint {number} has ended")
-    restored = run.together(
-        checkpoint_keeper.__name__,
-        {server: {**asdict(task), "phase": RESTORE, "number": 2} for server, task in tasks.items()},
-    )
+    restoring = {
+        server: {**asdict(task), "phase": RESTORE, "number": 2} for server, task in tasks.items()
+    }
+    with run.work(CHECKPOINT_RESTORE):
+        restored = run.together(checkpoint_keeper.__name__, restoring)
     yield _restored(list(restored.values()), parameters)
 
 

@@ -2,11 +2,13 @@
 
 ::
 
-    management    a file is rolled out; every GPU's rank registers, waits for all, reads addresses
+    management    a file is rolled out by logins; every GPU's rank registers, waits for all, reads
+                  addresses; clocks are compared (PTP), and ports scraped, all day
     frontend      the master's first parameters come to all ranks; users send bursts of
                   requests, and again when a spine dies
-    storage       servers read their shards of the dataset; a checkpoint after each part of the
-                  training; a storage server dies; other servers restore the first checkpoint
+    storage       servers stream the dataset (NVMe/TCP); a checkpoint after each part of the
+                  training (NFS); a storage server dies; other servers restore the first checkpoint,
+                  whose weights are then distributed to all; a checkpoint by RDMA, in virtual time
     backend       data-parallel training, with real gradients, in parts; then a link is pulled
 
 A part of the training is a run beside the rest, on its own fabric in virtual time: its row is
@@ -27,30 +29,38 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
+from emulator.cluster.run.clients import dataset_reader
 from emulator.cluster.run.clients.dataset_reader import content
 from emulator.cluster.run.clients.rendezvous_rank import layouts
-from emulator.cluster.run.cluster_context import ClusterContext, FabricRun
+from emulator.cluster.run.cluster_context import (
+    DATASET_STREAMING,
+    MODEL_DISTRIBUTION,
+    ClusterContext,
+    FabricRun,
+)
 from emulator.cluster.run.job_start import JobPlan, started, tenants_servers
 from emulator.cluster.run.packet_survey import management_watched
-from emulator.cluster.run.processes import printed
-from emulator.cluster.run.storage_nodes import shared_states
+from emulator.cluster.run.processes import printed, run_together
+from emulator.cluster.run.storage_nodes import StorageNodes, shared_states
 from emulator.cluster.services import kinds, request_load
 from emulator.errors import UserError
 from emulator.scenario import parameter
+from scenarios.cluster_tests import dataset
+from scenarios.cluster_tests.storage_compare import storage_alone
 from scenarios.neural_training import data_parallel, data_parallel_plan
 from scenarios.workloads.network.training_plan import flattened, train
 from scenarios.workloads.network.training_trial import DECIMAL
-from topologies.cluster import MODEL_PORT
+from topologies.cluster import HEAD, MODEL_PORT, TELEMETRY
+from topologies.designs.cluster import Cluster
 from topologies.model import FRONTEND, MANAGEMENT, STORAGE, CableEnd, Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
 TOPOLOGY = "cluster"
-SERVICES = "files,llm,nfs,rendezvous"
+SERVICES = "files,llm,metrics,nfs,nvme@storage0,ptp,rendezvous,ssh"
 LIMIT_S = 300.0
 #: How long a rank waits for its peers, of this machine's time (s).
 WAIT_S = 30.0
@@ -80,17 +90,20 @@ class Parameters:
         "link", choices=("link", "none"), help="what befalls the training: an uplink, or none"
     )
 
+    def __post_init__(self) -> None:
+        kinds.check_whole_blocks(shard=self.shard)
+
 
 def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str, object]]:
     """Go through the day and report each part of it."""
-    with management_watched(run) as watch:
+    with management_watched(run) as watch, _scraper(run) as scraper:
         yield _rolled_out(run)
         for tenant, servers in tenants_servers(run).items():
             yield from started(run, _job(parameters, tenant or "the job", servers))
         users = list(_users(run, parameters, "requests"))
         for part in range(parameters.parts):
             training = _training(run, parameters, part)
-            yield _read(run, f"dataset read in part {part + 1}", parameters.shard)
+            yield _streamed(run, f"dataset read in part {part + 1}", parameters.shard)
             yield _trained(run, training, part)
             states = _states(run, parameters, part)
             with shared_states(run, states, f"checkpoint{part + 1}-") as checkpoint:
@@ -103,8 +116,12 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
                     yield from _struck(run)
                     run.event("checkpoint 1 is restored")
                     yield checkpoint.restore("checkpoint 1 restored by others")
+                    yield _distributed(run)
         for one in users:
             yield _served(*one)
+        if run.machines.topology.name == Cluster.NAME:
+            yield _by_rdma(run, parameters.state)
+        yield _scraped(scraper)
         run.event("the day is over")
     yield from run.samples.total_rows()
     yield from watch.rows()
@@ -130,19 +147,47 @@ def _struck(run: ClusterContext) -> Iterator[Mapping[str, object]]:
 
 
 def _rolled_out(run: ClusterContext) -> Mapping[str, object]:
-    """Roll a file out to every server over management."""
+    """Let the head node log in on every server and fetch a file there, all over management."""
     run.event("a file is rolled out")
-    offered = run.services.folder(f"{kinds.files.name}@head0") / kinds.OFFERED / "job.json"
+    offered = run.services.folder(f"{kinds.files.name}@{HEAD}") / kinds.OFFERED / "job.json"
     offered.write_text(json.dumps({"seed": run.seed}))
-    head = run.machines.address("head0", MANAGEMENT)
-    url = f"http://{head}:{kinds.files.port}/{offered.name}"
-    servers = run.machines.servers
-    right = sum(run.execute(one, ["curl", "-sf", url]) == offered.read_text() for one in servers)
+    url = f"http://{run.machines.address(HEAD, MANAGEMENT)}:{kinds.files.port}/{offered.name}"
+    servers, right = run.machines.servers, 0
+    for server in servers:
+        key = run.services.folder(f"{kinds.ssh.name}@{server}") / kinds.KEY
+        login = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]
+        login += ["-o", "UserKnownHostsFile=/dev/null", "-i", str(key)]
+        login += [f"root@{run.machines.address(server, MANAGEMENT)}", "curl", "-sf", url]
+        right += run.execute(HEAD, login) == offered.read_text()
     return {
         "what": "file rolled out",
         "servers": len(servers),
         "right": right,
         "ok": right == len(servers),
+    }
+
+
+@contextmanager
+def _scraper(run: ClusterContext) -> Iterator[subprocess.Popen[str]]:
+    """Scrape the head node's metrics every second of the machine's time meanwhile."""
+    url = f"http://{run.machines.address(HEAD, MANAGEMENT)}:{kinds.METRICS_PORT}/metrics"
+    scrape = f"curl -s -m {WAIT_S:g} -o /dev/null -w '%{{http_code}}\\n' {url}"
+    process = run.started(TELEMETRY, ["sh", "-c", f"while sleep 1; do {scrape}; done"])
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def _scraped(scraper: subprocess.Popen[str]) -> Mapping[str, object]:
+    scraper.kill()
+    codes = scraper.communicate()[0].split()
+    right = codes.count("200")
+    return {
+        "what": "telemetry",
+        "scrapes": len(codes),
+        "failed": len(codes) - right,
+        "ok": right == len(codes),
     }
 
 
@@ -210,30 +255,62 @@ def _trained(run: ClusterContext, training: FabricRun, part: int) -> Mapping[str
     }
 
 
-def _read(run: ClusterContext, what: str, octets: int) -> Mapping[str, object]:
-    """Let every server read its shard from the shared file system, and compare it."""
+def _streamed(run: ClusterContext, what: str, octets: int) -> Mapping[str, object]:
+    """Let every server read its shard of the dataset over NVMe/TCP, and compare it."""
     run.event(what)
-    (store,) = run.services.of_kind(kinds.nfs)
-    folder = run.services.folder(store.name) / kinds.SHARED
-    readers = []
-    for number, server in enumerate(run.machines.servers):
-        shard = folder / f"shard{number}"
-        if not shard.exists():
-            shard.write_bytes(np.random.default_rng([run.seed, number]).bytes(octets))
-        remote = f"nfs://{store.address}{kinds.EXPORT}/{shard.name}?version=4"
-        readers.append(run.started(server, ["sh", "-c", f'nfs-cat "{remote}" | cmp - "{shard}"']))
-    began = run.samples.now_s
-    equal = sum(reader.wait(LIMIT_S) == 0 for reader in readers)
-    took = (run.samples.now_s - began) / run.dilation(STORAGE)
-    for reader in readers:
-        reader.communicate()
+    servers = run.machines.servers
+    of_dataset = dataset.Parameters(shards=len(servers), shard=octets, epochs=1, cache=0)
+    nodes = StorageNodes(run)
+    tasks = dataset.reader_tasks(run, of_dataset, nodes, dataset.staged(run, of_dataset, nodes))
+    with run.work(DATASET_STREAMING):
+        read = run.together(
+            dataset_reader.__name__, {server: asdict(task) for server, task in tasks.items()}
+        )
+    epochs = [epoch for (epoch,) in read.values()]
+    took = max(epoch["seconds"] for epoch in epochs) / run.dilation(STORAGE)
+    wrong = sum(epoch["wrong"] for epoch in epochs)
     return {
         "what": what,
-        "servers": len(readers),
-        "equal": equal,
-        "octets": octets * len(readers),
-        "GBps": octets * len(readers) / took / 1e9 if took > 0 else None,
-        "ok": equal == len(readers),
+        "servers": len(servers),
+        "octets": octets * len(servers),
+        "GBps": octets * len(servers) / took / 1e9,
+        "wrong": wrong,
+        "ok": not wrong,
+    }
+
+
+def _distributed(run: ClusterContext) -> Mapping[str, object]:
+    """Let every server get one server's state of the first checkpoint, and compare it."""
+    run.event("the model is distributed")
+    (store,) = run.services.of_kind(kinds.nfs)
+    servers = run.machines.servers
+    model = run.services.folder(store.name) / kinds.SHARED / f"checkpoint1-{servers[0]}"
+    get = f'nfs-cat "nfs://{store.address}{kinds.EXPORT}/{model.name}" | cmp - "{model}"'
+    with run.work(MODEL_DISTRIBUTION):
+        run_together(run, dict.fromkeys(servers, ("sh", "-c", get)), "get the model")
+    return {
+        "what": "model distributed",
+        "servers": len(servers),
+        "octets": len(servers) * model.stat().st_size,
+        "ok": True,
+    }
+
+
+def _by_rdma(run: ClusterContext, octets: int) -> Mapping[str, object]:
+    """Write a checkpoint over the storage network by RDMA, in virtual time, and report it."""
+    run.event("a checkpoint by RDMA, in virtual time")
+    options = ["--param", "work=checkpoint", "--param", f"state={octets}"]
+    topology = storage_alone(run.machines.topology)
+    result = run.fabric_run("storage_rdma", *options, topology=topology)
+    row = result["rows"][-1]
+    return {
+        "what": "checkpoint by RDMA, in virtual time",
+        "octets": row["total_bytes"],
+        "time_us": row["time_us"],
+        "GBps": row["server_GBps"],
+        "port_share": row["port_share"],
+        "wrong": row["wrong"],
+        "ok": row["wrong"] == 0,
     }
 
 

@@ -43,7 +43,7 @@ from typing import Any
 from emulator.arithmetic import jain, percentile
 from emulator.cluster.run.clients import dataset_reader
 from emulator.cluster.run.clients.dataset_reader import SHARE, WHOLE, Dataset, ReaderTask
-from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import DATASET_STREAMING, ClusterContext
 from emulator.cluster.run.storage_nodes import StorageNodes
 from emulator.cluster.services import kinds
 from emulator.errors import UserError
@@ -83,9 +83,10 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
     run.event("epochs begin")
     before, totals = nodes.usage(), run.samples.totals()
     tasks = reader_tasks(run, parameters, nodes, dataset)
-    read = run.together(
-        dataset_reader.__name__, {server: asdict(task) for server, task in tasks.items()}
-    )
+    with run.work(DATASET_STREAMING):
+        read = run.together(
+            dataset_reader.__name__, {server: asdict(task) for server, task in tasks.items()}
+        )
     servers = list(tasks)
     ports = list(nodes.port_rows(before))
     run.event("epochs have ended")

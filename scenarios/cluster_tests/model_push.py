@@ -52,7 +52,7 @@ import numpy as np
 
 from emulator.cluster.run.clients import file_relay
 from emulator.cluster.run.clients.file_relay import RelayTask
-from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import MODEL_DISTRIBUTION, ClusterContext
 from emulator.cluster.run.processes import run_together
 from emulator.cluster.services import kinds
 from emulator.errors import UserError
@@ -63,7 +63,7 @@ from topologies.parts.design_parameters import SIZE
 
 TOPOLOGY = "cluster"
 MODEL = "model"
-HTTP_PORT = 8000
+HTTP_PORT = 80
 FROM_STORAGE, FROM_S3, FROM_HEAD = "storage", "s3", "head"
 #: Clients.
 BY_NFS, BY_S3, BY_HTTP = "nfs", "s3", "http"
@@ -120,7 +120,9 @@ def conduct(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[str
             run.event(way.what)
             with TemporaryDirectory(prefix="uetemu-model-") as copies:
                 push = ModelPush(run, original, Path(copies))
-                yield {"what": way.what, "source": way.root, **push.measured(way)}
+                with run.work(MODEL_DISTRIBUTION):
+                    measured = push.measured(way)
+                yield {"what": way.what, "source": way.root, **measured}
 
 
 def _offer(run: ClusterContext, original: Path, sources: Sequence[str]) -> None:

@@ -40,7 +40,12 @@ from typing import Any
 
 from emulator.cluster.run.clients import checkpoint_keeper, dataset_reader
 from emulator.cluster.run.clients.checkpoint_keeper import RESTORE
-from emulator.cluster.run.cluster_context import ClusterContext
+from emulator.cluster.run.cluster_context import (
+    CHECKPOINT_RESTORE,
+    CHECKPOINT_WRITE,
+    DATASET_STREAMING,
+    ClusterContext,
+)
 from emulator.cluster.run.storage_nodes import StorageNodes, WatchedClients, watched
 from emulator.errors import UserError
 from emulator.scenario import parameter
@@ -179,7 +184,8 @@ def _tcp_rows(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[s
     nodes = StorageNodes(run)
     data = dataset.staged(run, parameters, nodes)
     readers = dataset.reader_tasks(run, parameters, nodes, data)
-    done = watched(run, nodes, dataset_reader.__name__, _fields(readers))
+    with run.work(DATASET_STREAMING):
+        done = watched(run, nodes, dataset_reader.__name__, _fields(readers))
     for epoch in range(parameters.epochs):
         read = [answer[epoch] for answer in done.answers]
         hits = sum(one["hits"] for one in read) / sum(one["shards"] for one in read)
@@ -188,13 +194,15 @@ def _tcp_rows(run: ClusterContext, parameters: Parameters) -> Iterator[Mapping[s
         row = _tcp_row(nodes, done, read, octets, wrong)
         yield row | {"what": f"epoch {epoch + 1}", "hit_share": hits}
     keepers = checkpoint_storage.keeper_tasks(run, parameters.checkpoints, nodes)
-    done = watched(run, nodes, checkpoint_keeper.__name__, _fields(keepers))
+    with run.work(CHECKPOINT_WRITE):
+        done = watched(run, nodes, checkpoint_keeper.__name__, _fields(keepers))
     copies = [copy for answer in done.answers for copy in answer]
     octets = [copy["acknowledged"] for copy in copies]
     wrong = sum(not copy["committed"] for copy in copies)
     yield _tcp_row(nodes, done, copies, octets, wrong) | {"what": "checkpoint"}
     keepers = {server: replace(task, phase=RESTORE) for server, task in keepers.items()}
-    done = watched(run, nodes, checkpoint_keeper.__name__, _fields(keepers))
+    with run.work(CHECKPOINT_RESTORE):
+        done = watched(run, nodes, checkpoint_keeper.__name__, _fields(keepers))
     octets = [0 if one["number"] is None else parameters.state for one in done.answers]
     wrong = sum(one["wrong"] or one["number"] is None for one in done.answers)
     yield _tcp_row(nodes, done, done.answers, octets, wrong) | {"what": "restore"}

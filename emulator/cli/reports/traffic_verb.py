@@ -256,6 +256,7 @@ def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
         first = next(iter(tables.values()))
         shown += ["", f"## {first.title} (observed at: {first.point})"]
         several = len(found) > 1 and name != NAME
+        most = None if name == NAME else MOST_LINES if several else MOST_ALONE
         if name == "servers":
             for number, one in tables.items():
                 shown += _matrices(one, f"{number}: " if several else "")
@@ -263,19 +264,19 @@ def as_text(found: Sequence[tuple[str, Sequence[Figure]]]) -> str:
                 "r: on their rail; x: across rails; s: in a server; p: a phase between stages"
             )
         else:
-            shown += _shown(tables, several=several)
+            shown += _shown(tables, several=several, most=most)
     return page(shown, to_terminal=True, width=WIDTH)
 
 
-def _shown(tables: Mapping[int, Figure], *, several: bool) -> Iterator[object]:
+def _shown(tables: Mapping[int, Figure], *, several: bool, most: int | None) -> Iterator[object]:
     keys = dict.fromkeys(key for one in tables.values() for record in one.records for key in record)
     drawn = plain_table(None, *(("run",) if several else ()), *map(_heading, keys), right=1)
     left_out = 0
     for number, one in tables.items():
-        for record in one.records[: MOST_LINES if several else MOST_ALONE]:
+        for record in one.records[:most]:
             cells = [_cell(record.get(key)) for key in keys]
             drawn.add_row(*([str(number)] if several else []), *cells)
-        left_out += max(0, len(one.records) - (MOST_LINES if several else MOST_ALONE))
+        left_out += len(one.records[most:]) if most is not None else 0
     if keys:
         yield drawn
     if left_out:

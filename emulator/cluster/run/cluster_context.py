@@ -47,6 +47,22 @@ class ClusterEvent:
     text: str
 
 
+#: What storage carries, as a scenario names it.
+WORKS = DATASET_STREAMING, CHECKPOINT_WRITE, CHECKPOINT_RESTORE, MODEL_DISTRIBUTION = (
+    *("dataset streaming", "checkpoint write"),
+    *("checkpoint restore", "model distribution"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterWork:
+    """One of :data:`WORKS`, and when it was done by the machine's clock, as captures have it."""
+
+    work: str
+    begin_ns: int
+    end_ns: int
+
+
 class NetworkSamples:
     """Samples of every network of ``cluster`` that keeps the host's clock, in a thread.
 
@@ -63,6 +79,7 @@ class NetworkSamples:
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.samples: list[NetworkSample] = []
         self.events: list[ClusterEvent] = []
+        self.works: list[ClusterWork] = []
         self._thread.start()
 
     @property
@@ -185,6 +202,14 @@ class ClusterContext:
 
     def event(self, text: str) -> None:
         self.samples.event(text)
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Note the time of the block as that of a work, whose octets captures have."""
+        begin_ns = time.time_ns()
+        yield
+        ended = ClusterWork(work=name, begin_ns=begin_ns, end_ns=time.time_ns())
+        self.samples.works.append(ended)
 
     def execute(self, machine: str, argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str:
         """Run a command on ``machine`` to its end and return what it printed.

@@ -1,7 +1,7 @@
 """One run of a cluster scenario: its cluster up, its services, its rows, its folder.
 
 ====================  ============================================================================
-``result.json``       the rows, the networks with clock and dilation, events, services, errors
+``result.json``       the rows, the networks with clock and dilation, events, works, errors ...
 ``networks.csv``      octets and drops of each network over the machine's time
 ``fabric.json``       the topology of the backend, with the other networks' names
 ``services/``         what every service printed
@@ -67,6 +67,7 @@ class ClusterResult:
     networks: Sequence[Mapping[str, object]] = ()
     rows: list[Row] = field(default_factory=list)
     events: list[Mapping[str, object]] = field(default_factory=list)
+    works: list[Mapping[str, object]] = field(default_factory=list)
     services: Sequence[Mapping[str, object]] = ()
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -181,6 +182,7 @@ def _note(
 ) -> None:
     """Write what is known so far: a run that is killed keeps it."""
     result.events = [asdict(event) for event in samples.events]
+    result.works = [asdict(work) for work in samples.works]
     result.services = services.rows()
     folder.write("result.json", vars(result))
 

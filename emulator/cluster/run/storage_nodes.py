@@ -12,7 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from emulator.cluster.run.cluster_context import HELD, ClusterContext
+from emulator.cluster.run.cluster_context import (
+    CHECKPOINT_RESTORE,
+    CHECKPOINT_WRITE,
+    HELD,
+    ClusterContext,
+)
 from emulator.cluster.run.processes import ProcessorTimes, run_together
 from emulator.cluster.services import kinds
 from emulator.cluster.services.service_runner import ServiceRecord
@@ -131,7 +136,8 @@ class SharedStates:
         for server, state in self.states.items():
             (self.folder / server).write_bytes(state)
         took_s = self._timed(
-            {one: ("nfs-cp", str(self.folder / one), self._remote(one)) for one in self.states}
+            CHECKPOINT_WRITE,
+            {one: ("nfs-cp", str(self.folder / one), self._remote(one)) for one in self.states},
         )
         shared = self.run.services.folder(self._store.name) / kinds.SHARED
         return self._row(
@@ -149,7 +155,8 @@ class SharedStates:
         before = dict(zip(servers, (servers[-1], *servers[:-1]), strict=True))
         copies = {one: self.folder / f"{one}-restored" for one in servers}
         took_s = self._timed(
-            {one: ("nfs-cp", self._remote(before[one]), str(copies[one])) for one in servers}
+            CHECKPOINT_RESTORE,
+            {one: ("nfs-cp", self._remote(before[one]), str(copies[one])) for one in servers},
         )
         right = [copies[one].read_bytes() == self.states[before[one]] for one in servers]
         return self._row(what, took_s, right)
@@ -162,10 +169,11 @@ class SharedStates:
     def _remote(self, server: str) -> str:
         return f"nfs://{self._store.address}{kinds.EXPORT}/{self.prefix}{server}"
 
-    def _timed(self, commands: Mapping[str, Sequence[str]]) -> float:
+    def _timed(self, work: str, commands: Mapping[str, Sequence[str]]) -> float:
         """Run ``commands`` together; return the time of the slowest, in the network's time (s)."""
         began = time.monotonic()
-        ends = run_together(self.run, commands, "copy its state")
+        with self.run.work(work):
+            ends = run_together(self.run, commands, "copy its state")
         return (max(ends.values()) - began) / self.run.dilation(STORAGE)
 
     def _row(self, what: str, took_s: float, right: Sequence[bool]) -> Mapping[str, object]:

@@ -26,7 +26,7 @@ from topologies.model import END_ROLES, CableEnd, Topology
 from uet.wire import codes as uet_codes
 from uet.wire.envelope import VXLAN_PORT
 
-TCP, UDP = 6, 17
+ICMP, TCP, UDP = 1, 6, 17
 _VXLAN = VXLAN_PORT.to_bytes(2)
 #: UDP ports whose packets have entropy in place of a source port (UES 3.5, IBA A17, RFC 7348).
 ENTROPY_PORTS: Mapping[int, str] = {
@@ -34,7 +34,7 @@ ENTROPY_PORTS: Mapping[int, str] = {
     rocev2_codes.UDP_PORT: "RoCEv2",
     VXLAN_PORT: "VXLAN",
 }
-_NAMES = {1: "ICMP", TCP: "TCP", UDP: "UDP", 58: "ICMPv6"}
+_NAMES = {ICMP: "ICMP", TCP: "TCP", UDP: "UDP", 58: "ICMPv6"}
 _IPV4, _IPV6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8)
 _CUT = {_IPV4: "IPv4, cut", _IPV6: "IPv6, cut"}
 _ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP", **_CUT}
@@ -43,6 +43,11 @@ _LEAST_BLOCK = 12
 #: Of a frame with plain IPv4: the VNI, behind 8 octets of UDP and 4 of VXLAN.
 _VNI = slice(46, 49)
 _PLAIN = b"\x08\x00\x45"
+BGP_PORT = 179  # RFC 4271
+_BGP = BGP_PORT.to_bytes(2)
+_MARKER, _HEADER, _UPDATE, _EXTENDED = bytes([255] * 16), 19, 2, 0x10
+#: MP_REACH_NLRI and MP_UNREACH_NLRI (RFC 4760); AFI and SAFI of EVPN (RFC 7432).
+_MULTIPROTOCOL, _EVPN = (14, 15), bytes([0, 25, 70])
 
 
 class FiveTuple(NamedTuple):
@@ -102,13 +107,33 @@ def five_tuple(frame: bytes) -> FiveTuple:
     return FiveTuple(source, destination, protocol, sport, dport)
 
 
+def carries_evpn(frame: bytes) -> bool:
+    """Return whether a frame of plain IPv4 has a BGP UPDATE of EVPN routes in what was captured.
+
+    A segment that begins within a message is not looked into.
+    """
+    octets = frame[34 + 4 * (frame[46] >> 4) :] if len(frame) > 46 else b""
+    while octets.startswith(_MARKER):
+        body = octets[_HEADER : int.from_bytes(octets[16:18])]
+        if octets[18:19] == bytes([_UPDATE]):
+            at = 4 + int.from_bytes(body[:2])  # behind the withdrawn routes and two lengths
+            while at + 2 < len(body):
+                value = at + (4 if body[at] & _EXTENDED else 3)
+                if body[at + 1] in _MULTIPROTOCOL and body[value : value + 3] == _EVPN:
+                    return True
+                at = value + int.from_bytes(body[at + 2 : value])
+        octets = octets[max(_HEADER, int.from_bytes(octets[16:18])) :]
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkFrames:
     """The frames of a link: when each began (us of fabric time), octets, 5-tuple and service.
 
     ``octets`` count from the Ethernet header on, without FCS, as tshark's ``frame.len``.
     ``tuples`` and ``services`` are numbers of what :class:`CapturedTraffic` has.  ``injects`` and
-    ``delivers``: an end node sends, or receives.  ``ttl`` is 0 of what is not IPv4.
+    ``delivers``: an end node sends, or receives.  ``ttl`` is 0 of what is not IPv4, and ``packets``
+    too, which else has the same number for a packet on all of its links.
     """
 
     sender: CableEnd
@@ -121,6 +146,7 @@ class LinkFrames:
     tuples: Counts
     services: Counts
     ttl: Counts
+    packets: Counts
 
     @property
     def busy_us(self) -> Numbers:
@@ -132,8 +158,9 @@ class LinkFrames:
 class CapturedTraffic:
     """Links that were captured in ``times`` (begin and end, us).
 
-    5-tuples and services are numbered.  ``vnis`` are the VXLANs that were seen.  ``cut`` is why
-    there is no more, of a damaged file.
+    5-tuples and services are numbered.  ``vnis`` are the VXLANs that were seen, ``evpn`` the BGP
+    packets with EVPN routes.  ``begin_ns`` is the file's time that others count from.  ``cut`` is
+    why there is no more, of a damaged file.
     """
 
     links: Sequence[LinkFrames]
@@ -141,6 +168,8 @@ class CapturedTraffic:
     services: Sequence[str]
     times: tuple[Numbers, Numbers]
     vnis: frozenset[int] = frozenset()
+    evpn: int = 0
+    begin_ns: int = 0
     cut: str = ""
 
     @property
@@ -178,7 +207,7 @@ def captured(
     tuples: list[FiveTuple] = []
     services: dict[str, int] = {}
     vnis: set[int] = set()
-    cut, least = "", None
+    cut, least, evpn = "", None, 0
     begin_ns, end_ns = span_ns or (0, 1 << 64)
     try:
         for frame in stream.frames():
@@ -197,15 +226,19 @@ def captured(
                     numbers[key] = number
             if plain and octets[36:38] == _VXLAN and octets[23] == UDP:
                 vnis.add(int.from_bytes(octets[_VNI]))
+            elif plain and frame.leaves and _BGP in (octets[34:36], octets[36:38]):
+                evpn += octets[23] == TCP and carries_evpn(octets)
             place = (frame.end, frame.leaves)
             if (column := columns.get(place)) is None:
-                column = columns[place] = tuple(map(array, "qqqBB"))
+                column = columns[place] = tuple(map(array, "qqqBBq"))
             column[0].append(frame.at_ns)
             column[1].append(frame.length)
             column[2].append(number)
             column[3].append(octets[22] if plain else 0)
             service = transport_service(octets, frame.length)
             column[4].append(services.setdefault(service, len(services)))
+            # identification, addresses, and 20 octets behind them: no router changes them
+            column[5].append(hash(octets[18:20] + octets[26:54]) if plain else 0)
             least = frame.at_ns if least is None else min(least, frame.at_ns)
     except UserError as error:
         cut = str(error)
@@ -231,6 +264,8 @@ def captured(
         services=tuple(services),
         times=(np.array(span[:1]), np.array(span[1:])),
         vnis=frozenset(vnis),
+        evpn=evpn,
+        begin_ns=begin_ns,
         cut=cut,
     )
 
@@ -261,6 +296,7 @@ def _link(
         tuples=np.array(column[2], np.int64)[order],
         services=np.array(column[4], np.int64)[order],
         ttl=np.array(column[3], np.int64)[order],
+        packets=np.array(column[5], np.int64)[order],
     )
 
 

@@ -76,6 +76,7 @@ def peak(
     """Return the use (0..1) of the busiest of windows side by side, and it over their mean.
 
     A frame counts in each window for the time that it is on the wire there.  None of under two.
+    Windows without a frame are not looked at, as a day has many.
     """
     first, last = span
     windows = math.ceil((last - first) / window_us)
@@ -85,9 +86,13 @@ def peak(
     # What has passed at a time grows while a frame passes, and is level in between.
     times = np.column_stack([begin_us, end]).ravel()
     passed = np.column_stack([np.cumsum(busy_us) - busy_us, np.cumsum(busy_us)]).ravel()
-    edges = first + window_us * np.arange(windows + 1)
-    grown = np.diff(np.interp(edges, times, passed, left=0.0, right=float(busy_us.sum())))
-    most, mean = float(grown.max()), float(grown.mean())
+    # A frame may begin or end in a window, or fill the one behind that in which it begins.
+    touched = [np.floor((at - first) / window_us).astype(np.int64) for at in (begin_us, end)]
+    numbers = np.unique(np.clip([*touched, touched[0] + 1], 0, windows - 1))
+    edges = first + window_us * np.concatenate([numbers, numbers + 1, [0, windows]])
+    at_edges = np.interp(edges, times, passed, left=0.0, right=float(busy_us.sum()))
+    grown = at_edges[len(numbers) : -2] - at_edges[: len(numbers)]
+    most, mean = float(grown.max()), float(at_edges[-1] - at_edges[-2]) / windows
     return (min(1.0, most / window_us), most / mean) if mean else None
 
 

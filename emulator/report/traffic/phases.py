@@ -69,4 +69,5 @@ def _of(link: LinkFrames, chosen: npt.NDArray[np.bool_]) -> LinkFrames:
         tuples=part(link.tuples),
         services=part(link.services),
         ttl=part(link.ttl),
+        packets=part(link.packets),
     )
