@@ -154,7 +154,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "linkfail": _set("size=256KiB", "black_at=3us", "slow_at=3us"),
     "llm": _set("scale=65536", "layers=3", "batch=4"),
     "losssweep": _set("size=256KiB", "losses=0,10000"),
-    "model_fit": _set("models=8b", "scale=65536"),
+    "model_fit": _set("models=70b", "state_bytes=16", "scale=65536"),
     "moe": _set("tokens=4", "hidden=64", "feed_forward=64", "skew=1"),
     "fairness": _set("size=256KiB", "joined_at=5us", "window=5us"),
     "outcast": _set("size=64KiB", "senders=2", "receivers=2"),
@@ -164,7 +164,7 @@ SCENARIOS: Mapping[str, Sequence[str]] = {
     "pfcstorm": _set("size=256KiB", "storm_at=3us", "storm_for=20us", "watchdog=10us"),
     "storage_rdma": _set("shards=4", "shard=16KiB", "epochs=1", "state=64KiB"),
     "trace": ("step.csv",),
-    "transport_services": _set("size=64KiB", "message=16KiB", "losses=0,10000"),
+    "transport_services": _set("size=256KiB", "message=16KiB", "losses=0,10000"),
     "victim": _set("size=64KiB", "senders=4"),
     "weight_sync": _set("weights=64KiB", "buckets=2", "messages=2"),
 }

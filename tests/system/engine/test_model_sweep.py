@@ -141,5 +141,8 @@ def same_of(folder: Path, scenario: str) -> None:
 
 def same(folder: Path, scenario: str, *arguments: str) -> None:
     kernel, model = outcomes(folder, scenario, *arguments)
+    fidelity = kernel["fidelity"]
+    assert isinstance(fidelity, dict)
+    assert fidelity["account"]["injected"], "no frame leaves its server: nothing is compared"
     assert kernel["digest"] == model["digest"]
     assert kernel == model
