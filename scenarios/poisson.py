@@ -6,22 +6,23 @@
                  h0g1    |-> h1g2 14 kB        |--> h2g0 80 kB
                  ...   time ->           each begins when it begins, whatever became of others
 
-Traffic: ``flows`` flows.  Their arrivals are a Poisson process, so intervals are exponential; each
-begins at its time, whether or not earlier ones have ended (an open loop).  A source is any GPU,
-``pattern=random`` goes to any GPU of another server, ``permutation`` from each GPU to its own
-partner across the fabric.  ``sizes`` is a distribution: ``websearch`` (of the DCTCP paper),
-``hadoop`` (Facebook's), or a file with lines of octets and cumulative per cent.  ``load`` is the
-payload of all flows over their time, as a share of what the NICs' links carry: intervals are the
-mean size over that.  A flow is one RDMA write of real data, and every octet is compared.
+Traffic: ``flows`` flows, or those that arrive in a ``duration`` (fabric time).  Their arrivals are
+a Poisson process, so intervals are exponential; each begins at its time, whether or not earlier
+ones have ended (an open loop).  A source is any GPU, ``pattern=random`` goes to any GPU of another
+server, ``permutation`` from each GPU to its own partner across the fabric.  ``sizes`` is a
+distribution: ``websearch`` (of the DCTCP paper), ``hadoop`` (Facebook's), or a file with lines of
+octets and cumulative per cent.  ``load`` is the payload of all flows over their time, as a share of
+what the NICs' links carry: intervals are the mean size over that.  A flow is one RDMA write of real
+data, and every octet is compared.
 
 With ``incast=N`` N GPUs at a time send ``incast_size`` to one, at random times too, as a share
 ``incast_load`` of the links beside the other load.
 
 Measured: flow completion times and slowdowns (against the computed time of the flow alone), also by
-size; the load that was drawn (``offered_share``) and what the links to the GPUs carried until the
-last arrival (``carried_share``).  Few flows of a heavy-tailed distribution may be far from the load
-asked for: compare with the drawn one, and take more flows or seeds.  What is under way when the
-last flow arrives is drawn, and not carried yet.
+size; the load that was drawn (``offered_share``) and what came to the GPUs until the last arrival,
+or in the duration (``carried_share``), where a flow under way counts in part, as if it came evenly.
+Few flows of a heavy-tailed distribution may be far from the load asked for: compare with the drawn
+one, and take more flows or seeds.  What is under way at that time is drawn, and not carried yet.
 
 What should be seen, and why: short flows wait behind packets of others, and take longer by what
 queues hold; long ones share links, and take longer by what others take.  The tail of the slowdown
@@ -38,6 +39,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from emulator.errors import UserError
 from emulator.result_rows import TableColumn
@@ -57,8 +60,9 @@ from scenarios.traces.trace_model import (
 from scenarios.workloads.flow_sizes import flow_sizes
 from scenarios.workloads.flows import across_rails, captured_ports, scale_up_domains
 from topologies.model import Topology
-from topologies.parts.attachment import nic_rate_bps, switch_ends
-from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
+from topologies.parts.attachment import nic_rate_bps
+from topologies.parts.design_parameters import COUNT, NUMBER, SIZE, TIME
+from topologies.units import format_time
 
 _SHOWN = ("fct_p50_us", "fct_p99_us", "slowdown_p50", "slowdown_p99")
 COLUMNS = (
@@ -72,6 +76,8 @@ COLUMNS = (
 )
 PATTERNS = (RANDOM, PERMUTATION) = ("random", "permutation")
 _OF_INCAST = ("incast_size", "incast_load")
+#: Flows that may arrive in a duration.
+MOST_FLOWS = COUNT.maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +90,7 @@ class Parameters:
     )
     size_scale: float = parameter(1.0, FACTOR, help="factor of all sizes")
     flows: int = parameter(200, COUNT, help="flows that arrive")
+    duration: int = parameter(0, TIME, help="in which flows arrive, in place of their number")
     pattern: str = parameter(RANDOM, choices=PATTERNS, help="whom a GPU sends to")
     incast: int = parameter(0, NUMBER, help="GPUs that send to one at a time besides; 0: none")
     incast_size: int = parameter(500_000, SIZE, help="octets from each of them")
@@ -96,13 +103,15 @@ class Parameters:
                 raise UserError(f"{name} is a share of the links: more than 0, and 1 at most")
         if not self.size_scale:
             raise UserError("size_scale is 0, which leaves nothing to send; take more")
+        if self.duration:
+            refuse_idle(self, ("flows",), "beside duration")
         if not self.incast:
             refuse_idle(self, _OF_INCAST, "beside incast=0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonTrial(Trial):
-    """A row of the table; its last flow arrives ``until_ns`` after the start."""
+    """A row of the table; flows arrive until ``until_ns`` after the start."""
 
     until_ns: int
 
@@ -129,7 +138,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def _trial(parameters: Parameters, topology: Topology, load: float, seed: int) -> Trial:
     flows = arrivals(parameters, topology, load, seed)
-    until_ns, octets = flows[-1].at_ns, sum(flow.octets for flow in flows)
+    until_ns, octets = parameters.duration or flows[-1].at_ns, sum(flow.octets for flow in flows)
     choice = ReplayChoice(compute_scale=1, slice_bytes=1, seed=seed)
     replay = Replay(as_trace(flows, len(topology.gpus)), topology, choice)
     return PoissonTrial(
@@ -165,11 +174,20 @@ def arrivals(parameters: Parameters, topology: Topology, load: float, seed: int)
         others = [[to] for to in across_rails(topology, seed)]
     mean_ns = sizes.mean * parameters.size_scale * 8e9 / (load * sum(rates))
     found, now = [], 0.0
-    for _ in range(parameters.flows):
+    for _ in range(MOST_FLOWS + 1 if parameters.duration else parameters.flows):
         now += rng.expovariate(1 / mean_ns)
+        if parameters.duration and now >= parameters.duration:
+            now = parameters.duration
+            break
         (source,) = rng.choices(range(len(rates)), rates)
         octets = max(1, round(sizes.draw(rng) * parameters.size_scale))
         found.append(Arrival(max(1, round(now)), source, rng.choice(others[source]), octets))
+    if not found or len(found) > MOST_FLOWS:
+        raise UserError(
+            f"{'no flow arrives' if not found else f'more than {MOST_FLOWS} flows arrive'} within "
+            f"the duration of {format_time(parameters.duration)}, at {format_time(round(mean_ns))} "
+            "from one to the next; take another duration or load"
+        )
     return sorted([*found, *_bursts(parameters, topology, now, seed)], key=lambda one: one.at_ns)
 
 
@@ -224,23 +242,21 @@ def measures(
     return {
         **traffic.measured(topology, outcome),
         **flow_times.measured(topology, outcome, each_message=True),
-        "carried_share": _carried(topology, outcome, trial.until_ns),
+        "carried_share": carried(topology, outcome, trial.until_ns),
     }
 
 
-def _carried(topology: Topology, outcome: Outcome, until_ns: int) -> float | None:
-    """Return the payload that came to the GPUs until then, as a share of their links."""
-    if outcome.wire is None or not outcome.iterations:
+def carried(topology: Topology, outcome: Outcome, until_ns: int) -> float | None:
+    """Return the payload that came to the GPUs until then, as a share of their links.
+
+    Of a flow under way a part has come, as if all of it came evenly.
+    """
+    if not outcome.iterations:
         return None
-    begin = outcome.iterations[-1].origin_ns
-    ends = {end for gpu in topology.gpus for end in switch_ends(topology, gpu.name)}
-    carried = 0.0
-    for end in sorted(map(str, ends)):
-        series = outcome.queues.get(end)
-        if series is None:
-            return None
-        carried += series.rate(begin, begin + until_ns) or 0.0
-    return carried * outcome.wire.payload_share * 8e9 / sum(_rates_bps(topology))
+    flows = outcome.iterations[-1].delivered()
+    times = np.maximum(flows.end_ns - flows.start_ns, 1)
+    octets = float(np.dot(np.clip((until_ns - flows.start_ns) / times, 0.0, 1.0), flows.length))
+    return octets * 8e9 / (until_ns * sum(_rates_bps(topology)))
 
 
 def _rates_bps(topology: Topology) -> list[float]:

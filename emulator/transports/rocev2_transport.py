@@ -152,7 +152,11 @@ def _fit(
     qps = _whole(requested, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(requested, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0
-    wire = WireCost(around_bytes=_around() + each + FRAMING_OCTETS, payload_mtu=mtu)
+    wire = WireCost(
+        around_bytes=_around() + each + FRAMING_OCTETS,
+        payload_mtu=mtu,
+        packets_per_ack=HcaConfig.ack_interval,
+    )
     packet = mtu + wire.around_bytes
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {

@@ -229,8 +229,17 @@ def _fit_uet(
             f"needs at least {PAYLOAD_MTUS[0]}; raise mtu to "
             f"{smallest_mtu - room + PAYLOAD_MTUS[0]}"
         )
-    wire = WireCost(around_bytes=header_octets + FRAMING_OCTETS, payload_mtu=max(fitting))
-    base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
+    mtu, around_bytes = max(fitting), header_octets + FRAMING_OCTETS
+    base_rtt = base_rtt_ns(topology, mtu + around_bytes)
+    rate_bps = max(nic_rate_bps(topology, gpu.name) for gpu in topology.gpus)
+    wire = WireCost(
+        around_bytes=around_bytes,
+        payload_mtu=mtu,
+        packets_per_ack=max(1, FepConfig.ack_gen_trigger // mtu),
+        first=base_rtt
+        * rate_bps
+        // (8 * 10**9 * (mtu + around_bytes)),  # until the PDC is established
+    )
     rto = rto_ns(requested, options, base_rtt)
     shared = any(node.transparent for node in topology.nodes)
     tail_loss_time = min(rto, base_rtt * (TAIL_SHARED_NIC if shared else TAIL_BASE_RTTS))

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WireCost:
-    """Octets around the payload of every data packet, and the payload it carries at most."""
+    """Octets around the payload of every data packet, and the payload it carries at most.
+
+    An acknowledgement is for ``packets_per_ack`` packets of a message, or what is left of it; each
+    of the ``first`` packets to a peer has one of its own.
+    """
 
     around_bytes: int
     payload_mtu: int
+    packets_per_ack: int = 1
+    first: int = 0
 
     def octets(self, length: int) -> int:
         """Return what a message of ``length`` octets puts on the wire."""

@@ -8,14 +8,17 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
+from emulator.run.measures.message_times import Iteration
 from emulator.run.plan.run_plan import RunRequest
 from emulator.run.results import Result
 from emulator.run.runner import prepare
-from scenarios.poisson import Arrival, Parameters, arrivals
+from emulator.scenario import Outcome
+from scenarios.poisson import Arrival, Parameters, arrivals, carried
 from scenarios.workloads.flow_sizes import flow_sizes
 from scenarios.workloads.flows import across_rails, scale_up_domains
 from tests.harness.runs.unseen_run import result_of
@@ -38,6 +41,28 @@ def test_intervals_are_exponential_at_the_load() -> None:
     assert stdev(between) == pytest.approx(fmean(between), rel=0.05)
     assert all(DOMAINS[one.source] != DOMAINS[one.destination] for one in flows)
     assert set(Counter(one.source for one in flows)) == {0, 1, 2, 3}
+
+
+def test_a_duration_has_the_flows_that_arrive_in_it() -> None:
+    flows = drawn(flows=400)
+    until = (flows[99].at_ns + flows[100].at_ns) // 2
+    made = Parameters(sizes="hadoop", duration=until, incast=2, incast_load=0.01)
+    found = arrivals(made, FABRIC, 0.5, 1)
+    assert [one for one in found if one.octets != made.incast_size] == flows[:100]
+    assert found[-1].at_ns < until
+
+
+def test_what_was_carried_is_whole_flows_and_parts_of_those_under_way() -> None:
+    messages = Iteration(
+        0,
+        source=np.array([0, 1, 2]), destination=np.array([2, 3, 0]),
+        length=np.array([1000, 500, 800]),
+        start_ns=np.array([10, 50, 90]), end_ns=np.array([20, 150, 200]),
+        send=np.zeros(3, int), receive=np.zeros(3, int), writes=np.ones(3, bool),
+    )  # fmt: skip
+    outcome = Outcome(times_ns=(200,), ideal_ns=1, wrong=0, counters={}, iterations=[messages])
+    # Two fifths of the second, nothing of the last; 4 NICs of 50 octets in a ns.
+    assert carried(FABRIC, outcome, 90) == pytest.approx((1000 + 500 * 0.4) / (90 * 200))
 
 
 def test_the_seed_decides_the_flows() -> None:
@@ -78,6 +103,9 @@ def test_bursts_meet_at_one_gpu() -> None:
         ({"size_scale": "0"}, "size_scale"),
         ({"incast_size": "4KiB"}, "incast_size changes nothing"),
         ({"incast": "3"}, "incast is 3, and 2 GPUs"),
+        ({"duration": "1us", "flows": "9"}, "flows changes nothing beside duration"),
+        ({"duration": "1ns"}, "no flow arrives within the duration of 1 ns"),
+        ({"duration": "1s", "sizes": "hadoop"}, "more than 16384 flows arrive within"),
     ],
 )
 def test_what_makes_no_load_is_refused(given: dict[str, str], stated: str) -> None:

@@ -93,7 +93,7 @@ _OF_SCENARIOS = {
     "balance": "load balancing of the switches, as chosen",
     "load": "offered load, in per cent of a NIC's rate; of `poisson` a share of the NICs' links",
     "offered_share": "of `poisson`: payload of the flows that were drawn, as a share of what the"
-    " NICs' links carry until the last arrives",
+    " NICs' links carry until the last arrives, or in the duration",
     "carried_share": "of `poisson`: payload that came to the GPUs in that time, as the same share",
     "dispatch": "octets of a dispatch to each decode GPU",
     "loss_ppm": "frames that cables lose, in millionths",

@@ -14,8 +14,6 @@ from topologies.routing.paths import spans_from
 #: Frames that two idle processors bring to a node in a second, in namespaces or on a model, or
 #: operations of schedules that they carry out: 80,000 to 200,000 compiled.
 PER_SECOND = 90_000
-#: Frames for a data packet: some have an acknowledgement of their own, others one for several.
-FRAMES_PER_PACKET = 1.6
 #: Senders whose paths stand for all.
 SAMPLE = 16
 
@@ -37,13 +35,13 @@ class Effort(NamedTuple):
 def effort(plan: RunPlan) -> Effort:
     """Return what ``plan`` takes, warm-ups included; its trials are weighed."""
     hops = mean_hops(plan.topology, plan.traffic())
-    packets = operations = 0
+    sent = operations = 0
     for trial, load in zip(plan.trials, plan.loads, strict=True):
         undisturbed = bool(plan.moments_of(trial))  # an iteration without the user's faults
         times = trial.warmups + undisturbed + trial.iterations
-        packets += load.packets * times
+        sent += (load.packets + load.answers) * times
         operations += load.operations * times
-    frames = round(packets * (hops + 1) * FRAMES_PER_PACKET)
+    frames = round(sent * (hops + 1))
     return Effort(frames, (frames + operations) / PER_SECOND)
 
 

@@ -27,18 +27,19 @@ from topologies.model import Topology
 class TrialLoad:
     """One iteration of a trial.
 
-    ``packets`` are data packets sent over the fabric by all ranks, and ``operations`` those of all
-    schedules. ``memory_octets`` is what each GPU's buffers take. ``relayed`` are the writes that
-    another GPU of the server sends on (:mod:`emulator.run.pxn`).
-    ``pairs`` are those of a GPU and one that it writes to over
-    the fabric.  ``traffic`` is who sends how much to whom.  ``schedules`` are those that were
-    weighed, as they are compiled and with relayed writes, unless they are to be compiled again.
+    ``packets`` are data packets sent over the fabric by all ranks, ``answers`` about their
+    acknowledgements, and ``operations`` those of all schedules.  ``memory_octets`` is what each
+    GPU's buffers take.  ``relayed`` are the writes that another GPU of the server sends on
+    (:mod:`emulator.run.pxn`).  ``pairs`` are those of a GPU and one that it writes to over the
+    fabric.  ``traffic`` is who sends how much to whom.  ``schedules`` are those that were weighed,
+    as they are compiled and with relayed writes, unless they are to be compiled again.
     ``messages`` is a recorder of theirs, if no write is relayed.
     """
 
     size_bytes: int
     ideal_ns: float
     packets: int
+    answers: int
     operations: int
     memory_octets: tuple[int, ...]
     relayed: int = 0
@@ -95,18 +96,25 @@ class TrialLoad:
         """
         processes = graph.division.processes
         written = graph.column("near_octets")[graph.kind == WRITE]
-        packets = int(np.maximum(1, -(-written // wire.payload_mtu)).sum())
+        packets = np.maximum(1, -(-written // wire.payload_mtu))
         ideal = ideal_ns(topology, graph.schedules, wire, changes, graph=graph)
         traffic = ExpectedTraffic.of(graph.tables)
+        first = np.minimum(-(-traffic.written // wire.payload_mtu), wire.first)
+        answers = (-(-packets // wire.packets_per_ack)).sum()
+        answers += first.sum() - first.sum() // wire.packets_per_ack
+        sent = int(packets.sum()), int(min(answers, packets.sum()))
         parts = processes.gather(
-            "work", (packets, len(graph), int(np.count_nonzero(traffic.written)))
+            "work", (*sent, len(graph), int(np.count_nonzero(traffic.written)))
         )
         all_traffic = processes.to_first("traffic", traffic)
-        all_packets, operations, pairs = (sum(column) for column in zip(*parts, strict=True))
+        all_packets, all_answers, operations, pairs = (
+            sum(column) for column in zip(*parts, strict=True)
+        )
         return cls(
             size_bytes=size_bytes,
             ideal_ns=ideal,
             packets=all_packets,
+            answers=all_answers,
             operations=operations,
             pairs=pairs,
             traffic=ExpectedTraffic.joined(all_traffic).by_sender() if all_traffic else None,

@@ -213,6 +213,7 @@ SYSTEMS: Mapping[str, Sequence[str]] = {
         *("rail_clos:hosts=4,gpus_per_host=2,scale_up=nvswitch4,scale_up_hosts=2", *_SIZES[2:]),
     ),
     "NVLS": ("allreduce", *_SIZES, *_set("algorithm=nvls")),
+    "Poisson flows, rocev2": ("poisson", *SCENARIOS["poisson"], "--transport", "rocev2"),
     "no GPUDirect": ("allreduce", *_SIZES, "--gpu-direct", "off:hosts=h1"),
     "no GPUDirect, PXN": (
         *("permutation", "--topology", "clos:spines=0,hosts=2,gpus_per_host=2"),

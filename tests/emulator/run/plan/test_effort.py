@@ -18,6 +18,7 @@ FEW = ("--topology", "rail_clos:hosts=3,gpus_per_host=2")
     [
         ("allreduce", *FEW, "--sizes", "64KiB"),
         ("permutation", *FEW, "--param", "sizes=128KiB"),
+        ("permutation", *FEW, "--param", "sizes=128KiB", "--transport", "rocev2"),
         ("alltoall", *FEW, "--sizes", "96KiB"),
         ("allreduce", *FEW, "--sizes", "64KiB", "--fault", "t=1us link h0g0:eth0 loss=0.1%"),
     ],
