@@ -146,9 +146,10 @@ def segment_mac(*, switch: int) -> str:
 
 
 def _mac(kind: int, node: int, port: int) -> str:
-    _bounded("node number", node, 1 << 16, "servers or switches")
-    _bounded("port number", port, 1 << 16, "ports")
-    return f"12:{kind:02x}:{node >> 8:02x}:{node & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
+    if (node | port) >> 16:
+        _bounded("node number", node, 1 << 16, "servers or switches")
+        _bounded("port number", port, 1 << 16, "ports")
+    return (0x12 << 40 | kind << 32 | node << 16 | port).to_bytes(6, "big").hex(":")
 
 
 def _bounded(what: str, value: int, limit: int, fewer: str) -> None:
@@ -228,13 +229,25 @@ def plane_octet(pod: int, plane: int, planes: int) -> int:
 
 def rail_gateway(subnet: IPv4Network) -> IPv4Interface:
     """The first address of a rail's subnet, which its bridge has."""
-    return IPv4Interface(f"{subnet[1]}/{subnet.prefixlen}")
+    return _interface(subnet, 1)
 
 
 def rail_address(subnet: IPv4Network, host: int) -> IPv4Interface:
     """Address of the GPU of ``host`` on the rail; raises when the subnet is exhausted."""
     check_room(host + 1, subnet.prefixlen)
-    return IPv4Interface((int(subnet.network_address) + host + 2, subnet.prefixlen))
+    return _interface(subnet, host + 2)
+
+
+def _interface(network: IPv4Network, place: int) -> IPv4Interface:
+    """Return ``network[place]`` with the prefix of ``network``, which all of them share.
+
+    The constructor makes another one for each: half the memory of a large fabric's addresses.
+    """
+    made = IPv4Interface.__new__(IPv4Interface)
+    IPv4Address.__init__(made, int(network.network_address) + place)
+    made.network, made.netmask = network, network.netmask
+    made._prefixlen = network.prefixlen  # type: ignore[attr-defined]  # noqa: SLF001
+    return made
 
 
 def check_room(hosts: int, subnet_prefix: int, *, gpus_per_nic: int = 1) -> None:
@@ -325,17 +338,18 @@ def fabric_link(
     It is one of ``blocks``, by default the scale-out network's.
     """
     block = FABRIC_LINKS[upper] if blocks is None else blocks.links[upper]
-    first = 2 * number
-    if first >= block.num_addresses and block is FABRIC_LINKS[upper] and upper in MORE_LINKS:
-        first -= block.num_addresses
+    first, room = 2 * number, block.num_addresses
+    if first >= room and block is FABRIC_LINKS[upper] and upper in MORE_LINKS:
+        first -= room
         block = MORE_LINKS[upper]
-    if first >= block.num_addresses:
+        room = block.num_addresses
+    if first >= room:
         raise TopologyError(
             f"{block} has no /31 left for link {number} to the {upper} tier; take fewer switches "
             "or parallel links"
         )
-    address = int(block.network_address) + first
-    return IPv4Interface((address, 31)), IPv4Interface((address + 1, 31))
+    network = IPv4Network((int(block.network_address) + first, 31))
+    return _interface(network, 0), _interface(network, 1)
 
 
 def handoff_link(tenant: int) -> tuple[IPv4Interface, IPv4Interface]:

@@ -15,7 +15,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 
 from topologies.elements import (
     BACKEND,
@@ -34,6 +34,7 @@ from topologies.elements import (
     Bridge,
     CableEnd,
     FabricProfile,
+    Link,
     Node,
     Port,
     ScaleUp,
@@ -227,7 +228,7 @@ def validate(topology: Wiring) -> None:
     _validate_profile(topology.profile)
     ports = {name: {port.name: port for port in node.ports} for name, node in nodes.items()}
     _validate_links(topology, nodes, ports)
-    _claim_subnets(subnets, _routed(topology, ports))
+    _require_apart([*subnets.items(), *_routed(topology, ports)])
     _validate_servers(topology, nodes)
     validate_layer2(topology)
     validate_stretch(topology)
@@ -237,25 +238,25 @@ def validate(topology: Wiring) -> None:
 def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule after the other
     nodes: dict[str, Node] = {}
     macs: dict[str, str] = {}
-    addresses: dict[tuple[str | None, IPv4Address], str] = {}
+    addresses: dict[str | None, dict[int, str]] = {}  # by VRF: an int is hashed soonest
     stretched: dict[int, Bridge] = {}
     twins, tenants = topology.twins, vrfs_of_ends(topology)
 
-    def claim_address(where: str, address: IPv4Address, vrf: str | None = None) -> None:
+    def claim_address(where: str, address: int, vrf: str | None = None) -> None:
         where = twins.get(where, where)
-        if addresses.get((vrf, address), where) != where:
-            raise TopologyError(f"{where} has the address of {addresses[vrf, address]}")
-        addresses[vrf, address] = where
+        first = addresses.setdefault(vrf, {}).setdefault(address, where)
+        if first != where:
+            raise TopologyError(f"{where} has the address of {first}")
 
-    def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
-        if isinstance(item, Port):
-            where = node.name if node.feps else f"{node.name}:{item.interface}"
-        elif topology.profile.vlans != "off":
-            where = f"the bridges of {twins.get(where, where).partition(':')[0]}"
-        else:
-            where = twins.get(where, where)
-        if macs.setdefault(item.mac, where) != where:
-            raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
+    def claim_mac(where: str, mac: str) -> None:
+        if macs.setdefault(mac, where) != where:
+            raise TopologyError(f"{where} has the MAC address of {macs[mac]}")
+
+    def claim_bridge_mac(where: str, bridge: Bridge) -> None:
+        where = twins.get(where, where)
+        if topology.profile.vlans != "off":
+            where = f"the bridges of {where.partition(':')[0]}"
+        claim_mac(where, bridge.mac)
 
     for node in topology.nodes:
         if not NODE_NAME.fullmatch(node.name):
@@ -267,6 +268,7 @@ def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule 
         nodes[node.name] = node
         bridges = {bridge.name: bridge for bridge in node.bridges}
         seen: set[str] = set()
+        one_mac = bool(node.feps)
         interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
         for item in interfaces:
             where = f"{node.name}:{item.name}"
@@ -277,26 +279,30 @@ def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule 
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if not _is_stretched(item, stretched):
-                claim_mac(where, item, node)
+            if isinstance(item, Port):
+                if item.bond:
+                    where = f"{node.name}:{item.bond}"
+                claim_mac(node.name if one_mac else where, item.mac)
+            elif not _is_stretched(item, stretched):
+                claim_bridge_mac(where, item)
         for bridge in node.bridges:
             where = f"{node.name}:{bridge.name}"
             if bridge.gateway is None or _is_stretched(bridge, stretched):
                 continue
             if bridge.vni is not None:
                 stretched[bridge.vni] = bridge
-            claim_address(where, bridge.gateway.ip, bridge.vrf)
+            claim_address(where, int(bridge.gateway), bridge.vrf)
         for port in node.ports:
             where = f"{node.name}:{port.name}"
             if port.address is not None:
-                tenant = tenants.get(CableEnd(node.name, port.name))
-                claim_address(f"{node.name}:{port.interface}", port.address.ip, tenant)
+                tenant = tenants.get(CableEnd(node.name, port.name)) if tenants else None
+                claim_address(f"{node.name}:{port.interface}", int(port.address), tenant)
             if (port.address is None) == (port.bridge is None):
                 raise TopologyError(f"{where} must have either an address or a bridge")
             if port.bridge is not None and port.bridge not in bridges:
                 raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
         if node.loopback is not None:
-            claim_address(f"the loopback of {node.name}", node.loopback)
+            claim_address(f"the loopback of {node.name}", int(node.loopback))
     return nodes
 
 
@@ -339,28 +345,31 @@ def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
     """
     subnets: dict[IPv4Network, str] = {}
     for vrf in dict.fromkeys(bridge.vrf for node in topology.nodes for bridge in node.bridges):
-        _claim_subnets(subnets if vrf is None else {}, _bridged(topology, vrf))
-    _claim_subnets(dict(subnets), _handed_over(topology))
+        claims = list(_bridged(topology, vrf))
+        _require_apart(claims)
+        if vrf is None:
+            subnets.update(claims)
+    _require_apart([*subnets.items(), *_handed_over(topology)])
     ordered = sorted(subnets)
     for node in topology.nodes:
         _validate_summaries(node, subnets, ordered)
     return subnets
 
 
-def _claim_subnets(
-    subnets: dict[IPv4Network, str], claims: Iterable[tuple[IPv4Network, str]]
-) -> None:
-    for network, where in claims:
-        if subnets.setdefault(network, where) != where:
-            raise TopologyError(f"the subnet of {where} overlaps that of {subnets[network]}")
+def _require_apart(claims: Iterable[tuple[IPv4Network, str | Link]]) -> None:
+    """Raise TopologyError unless the networks of different owners are apart."""
     # Networks overlap only where one contains the other.  In the order of their addresses the
     # first thing that a network contains follows it at once.
-    ordered = sorted(subnets, key=lambda each: (int(each.network_address), each.prefixlen))
-    for network, following in itertools.pairwise(ordered):
-        if following.network_address in network:
-            raise TopologyError(
-                f"the subnet of {subnets[network]} overlaps that of {subnets[following]}"
-            )
+    ordered = sorted(
+        (int(network.network_address), network.prefixlen, number, owner)
+        for number, (network, owner) in enumerate(claims)
+    )
+    for (start, prefix, _, owner), (following, length, _, other) in itertools.pairwise(ordered):
+        if (start ^ following) >> (32 - prefix) or owner == other:
+            continue
+        pair = (owner, other) if length > prefix else (other, owner)
+        first, second = (f"link {x.a} - {x.b}" if isinstance(x, Link) else x for x in pair)
+        raise TopologyError(f"the subnet of {first} overlaps that of {second}")
 
 
 def _handed_over(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
@@ -388,12 +397,12 @@ def _bridged(topology: Wiring, vrf: str | None) -> Iterator[tuple[IPv4Network, s
             yield bridge.gateway.network, topology.twins.get(where, where)
 
 
-def _routed(topology: Wiring, ports: _Ports) -> Iterator[tuple[IPv4Network, str]]:
+def _routed(topology: Wiring, ports: _Ports) -> Iterator[tuple[IPv4Network, str | Link]]:
     """The subnets of cables without a bridge, and loopbacks."""
     for link in topology.links:
-        a, b = (ports[end.node][end.port].address for end in link.ends)
-        if a is not None and b is not None:
-            yield a.network, f"link {link.a} - {link.b}"
+        a = ports[link.a.node][link.a.port].address
+        if a is not None and ports[link.b.node][link.b.port].address is not None:
+            yield a.network, link
     for node in topology.nodes:
         if node.loopback is not None:
             yield IPv4Network(node.loopback), f"the loopback of {node.name}"
@@ -416,42 +425,52 @@ def _validate_summaries(
                 )
 
 
-def _validate_links(topology: Wiring, nodes: Mapping[str, Node], ports: _Ports) -> None:
-    plugged: set[CableEnd] = set()
+def _validate_links(  # noqa: C901  a rule after the other
+    topology: Wiring, nodes: Mapping[str, Node], ports: _Ports
+) -> None:
+    free = {name: dict(own) for name, own in ports.items()}
+    bridged = {
+        name: {
+            bridge.name: bridge.gateway.network if bridge.gateway else None
+            for bridge in node.bridges
+        }
+        for name, node in nodes.items()
+    }
+
+    def subnet(end: CableEnd) -> IPv4Network | None:
+        port = ports[end.node][end.port]
+        if port.address is not None:
+            return port.address.network
+        return bridged[end.node][str(port.bridge)]
+
+    def problem(link: Link) -> str | None:
+        if link.a.node == link.b.node:
+            return f"both ends are plugged into {link.a.node}"
+        a, b = subnet(link.a), subnet(link.b)
+        if a is not b and a != b and not any(nodes[end.node].transparent for end in link.ends):
+            return f"its ends are in different subnets, {a} and {b}"
+        if link.rate_bps <= 0:
+            return "the rate must be above 0 bit/s"
+        if link.delay_ns < 0:
+            return "the delay cannot be negative"
+        if not MIN_MTU <= link.mtu <= MAX_MTU:
+            return f"the MTU must lie in {MIN_MTU}..{MAX_MTU} octets"
+        if link.buffer_bytes < link.mtu + HEADER_OCTETS:
+            return "a buffer must hold at least one frame of the MTU"
+        return None
+
     for link in topology.links:
-        cable = f"link {link.a} - {link.b}"
         for end in link.ends:
             if end.node not in nodes:
-                raise TopologyError(f"{cable}: there is no node {end.node!r}")
-            if end.port not in ports[end.node]:
-                nodes[end.node].port(end.port)  # which raises
-            if end in plugged:
+                raise TopologyError(f"link {link.a} - {link.b}: there is no node {end.node!r}")
+            if free[end.node].pop(end.port, None) is None:
+                nodes[end.node].port(end.port)  # which raises if there is none
                 raise TopologyError(f"two cables are plugged into {end}")
-            plugged.add(end)
-        if link.a.node == link.b.node:
-            raise TopologyError(f"{cable}: both ends are plugged into {link.a.node}")
-        a, b = (_subnet(nodes[end.node], ports[end.node][end.port]) for end in link.ends)
-        if a != b and not any(nodes[end.node].transparent for end in link.ends):
-            raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
-        if link.rate_bps <= 0:
-            raise TopologyError(f"{cable}: the rate must be above 0 bit/s")
-        if link.delay_ns < 0:
-            raise TopologyError(f"{cable}: the delay cannot be negative")
-        if not MIN_MTU <= link.mtu <= MAX_MTU:
-            raise TopologyError(f"{cable}: the MTU must lie in {MIN_MTU}..{MAX_MTU} octets")
-        if link.buffer_bytes < link.mtu + HEADER_OCTETS:
-            raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
-    for node in nodes.values():
-        for port in node.ports:
-            if CableEnd(node.name, port.name) not in plugged:
-                raise TopologyError(f"{node.name}:{port.name} has no cable")
-
-
-def _subnet(node: Node, port: Port) -> IPv4Network | None:
-    if port.address is not None:
-        return port.address.network
-    bridge = next(b for b in node.bridges if b.name == port.bridge)
-    return bridge.gateway.network if bridge.gateway else None
+        if (wrong := problem(link)) is not None:
+            raise TopologyError(f"link {link.a} - {link.b}: {wrong}")
+    for name, own in free.items():
+        for port in own:
+            raise TopologyError(f"{name}:{port} has no cable")
 
 
 def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:

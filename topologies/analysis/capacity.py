@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 
+from topologies.analysis.twins import twins_of
 from topologies.model import AXES, Node, Role, Topology, TopologyError
 from topologies.parts.attachment import switch_ends
+from topologies.wiring import once_per_topology
 
 #: Every role from the servers upwards; a link leads up when its far end stands further right.
 TIERS = (
@@ -23,11 +25,13 @@ TIERS = (
 )
 HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
+#: Links by rate (bit/s): down, across and up.
+Rates = tuple[Counter[int], Counter[int], Counter[int]]
 #: What can still be sent (bit/s) from each vertex to each other.
 Residual = dict[object, dict[object, int]]
 
 
-def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], Counter[int]]:
+def rates(topology: Topology, node: Node) -> Rates:
     """Return the links of ``node`` by rate (bit/s): those down, across and up.
 
     Links across lead to the same tier, as in a torus.
@@ -42,6 +46,15 @@ def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], C
     return down, across, up
 
 
+@once_per_topology
+def rates_by_kind(topology: Topology) -> Sequence[tuple[Node, int, Rates]]:
+    """Return a node of each kind of twins, how many there are, and the :func:`rates` of each."""
+    return [
+        (kind.nodes[0], len(kind.nodes), rates(topology, kind.nodes[0]))
+        for kind in twins_of(topology)
+    ]
+
+
 def oversubscription(topology: Topology) -> dict[Role, Fraction]:
     """Downlink over uplink capacity of each tier that has uplinks, its worst switch or shared NIC.
 
@@ -50,8 +63,8 @@ def oversubscription(topology: Topology) -> dict[Role, Fraction]:
     :func:`bisection_bandwidth` describes such a fabric better.
     """
     ratios: dict[Role, Fraction] = {}
-    for node in topology.nodes:
-        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, node))
+    for node, _, sides in rates_by_kind(topology):
+        down, _, up = (sum(r * n for r, n in side.items()) for side in sides)
         if up and node.forwards:
             ratio = Fraction(down, up)
             ratios[node.role] = max(ratio, ratios.get(node.role, ratio))
@@ -123,18 +136,22 @@ def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
     if sources & sinks:
         raise TopologyError(f"{min(sources & sinks)} is a source and a sink of the same flow")
     source, sink = object(), object()
+    kinds = twins_of(topology)
+    first = {node.name: kind.nodes[0].name for kind in kinds for node in kind.nodes}
 
     def vertex(name: str) -> object:
-        return source if name in sources else sink if name in sinks else name
+        return source if name in sources else sink if name in sinks else first[name]
 
     residual: Residual = {source: {}, sink: {}}
-    for link in topology.links:
-        a, b = vertex(link.a.node), vertex(link.b.node)
-        if link.standby or a is b or not _carries(topology, a) or not _carries(topology, b):
-            continue
-        for x, y in ((a, b), (b, a)):
-            row = residual.setdefault(x, {})
-            row[y] = row.get(y, 0) + link.rate_bps
+    for kind in kinds:  # through twins as much flows as through one node of their rates together
+        for here, count in Counter(vertex(node.name) for node in kind.nodes).items():
+            if not _carries(topology, here):
+                continue
+            row = residual.setdefault(here, {})
+            for name, rate in zip(kind.far, kind.rates, strict=True):
+                there = vertex(name)
+                if there is not here and _carries(topology, there):
+                    row[there] = row.get(there, 0) + count * rate
     return saturate(residual, source, sink)
 
 

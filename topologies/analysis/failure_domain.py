@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from topologies.analysis.capacity import HEIGHT, Residual, saturate
-from topologies.model import Link, Role, Topology
+from topologies.analysis.twins import twins_of
+from topologies.model import Link, Node, Role, Topology
 
-Group = frozenset[str]
-_Bounds = dict[str, int | Fraction]  # bit/s by GPU
+#: Kinds of GPUs that are twins, by number.
+Group = frozenset[int]
+_Bounds = dict[int, int | Fraction]  # bit/s of each GPU, by kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +69,17 @@ class FailureDomain:
 
 def failure_domains(topology: Topology) -> list[FailureDomain]:
     """Return the failure domain of every kind of element, from the servers upwards."""
-    fabric = _Fabric(topology)
-    levels = _levels(topology)
+    links, nodes = _first_links(topology), _first_nodes(topology)
+    ends = (end.node for link in links.values() for end in link.ends)
+    kinds = _Kinds(topology, frozenset((*ends, *nodes.values())))
+    fabric, levels = _Fabric(kinds), kinds.levels()
     connected = fabric.connected()
     whole = connected, *fabric.bounds(levels, connected)
     found = []
-    for kind, link in _first_links(topology).items():
-        found.append(_domain(whole, _Fabric(topology, link=link), levels, kind, _shown(link)))
-    for kind, name in _first_nodes(topology).items():
-        found.append(_domain(whole, _Fabric(topology, node=name), levels, kind, name))
+    for kind, link in links.items():
+        found.append(_domain(whole, _Fabric(kinds, link=link), levels, kind, _shown(link)))
+    for kind, name in nodes.items():
+        found.append(_domain(whole, _Fabric(kinds, node=name), levels, kind, name))
     return found
 
 
@@ -90,49 +94,97 @@ def _domain(
     connected, before, apart_before = whole
     after, apart = left.bounds(levels, reached)
     apart -= apart_before
-    losses = Counter(
-        1 - Fraction(after[gpu], before[gpu]) for gpu in reached - apart if after[gpu] < before[gpu]
-    )
+    losses: Counter[Fraction] = Counter()
+    for gpu in reached - apart:
+        if after[gpu] < before[gpu]:
+            losses[1 - Fraction(after[gpu], before[gpu])] += left.sizes[gpu]
     return FailureDomain(
         kind=kind,
         example=example,
-        cut_off=len(connected - reached),
-        apart=len(apart),
+        cut_off=left.count(connected - reached),
+        apart=left.count(apart),
         slower=dict(losses),
     )
+
+
+class _Kinds:
+    """The nodes of a fabric by kinds of twins, those ``alone`` each a kind of its own."""
+
+    def __init__(self, topology: Topology, alone: frozenset[str]) -> None:
+        self.topology = topology
+        self.number: dict[str, int] = {}
+        self.nodes: list[Node] = []  # the first of each kind
+        self.sizes: list[int] = []
+        cables = []
+        for twins in twins_of(topology):
+            apart = [node for node in twins.nodes if node.name in alone]
+            together = [node for node in twins.nodes if node.name not in alone]
+            for nodes in filter(None, (*([node] for node in apart), together)):
+                self.number |= dict.fromkeys((node.name for node in nodes), len(self.nodes))
+                self.nodes.append(nodes[0])
+                self.sizes.append(len(nodes))
+                cables.append(twins)
+        #: bit/s between a node of each kind and one of each other that forwards
+        self.rates: list[dict[int, int]] = []
+        for twins in cables:
+            row: Counter[int] = Counter()
+            for name, rate in zip(twins.far, twins.rates, strict=True):
+                row[self.number[name]] += rate
+            self.rates.append(
+                {
+                    far: total // self.sizes[far]
+                    for far, total in row.items()
+                    if self.nodes[far].forwards
+                }
+            )
+
+    def levels(self) -> list[list[Group]]:
+        """Return the GPUs with the same bottom switches, then those of the same pod."""
+        by_switches: dict[frozenset[str], set[int]] = {}
+        by_pod: dict[int | None, set[int]] = {}
+        for number in dict.fromkeys(self.number[gpu.name] for gpu in self.topology.gpus):
+            gpu = self.nodes[number]
+            switches = frozenset(_bottom(self.topology, gpu.name))
+            by_switches.setdefault(switches, set()).add(number)
+            by_pod.setdefault(gpu.pod, set()).add(number)
+        return [[frozenset(group) for group in level.values()] for level in (by_switches, by_pod)]
 
 
 class _Fabric:
     """A fabric, or what is left of one without ``node`` or ``link``, its parallel links as one."""
 
-    def __init__(
-        self, topology: Topology, *, node: str | None = None, link: Link | None = None
-    ) -> None:
-        self.roles = {each.name: each.role for each in topology.nodes}
-        self.inner: dict[object, dict[object, int]] = {
-            each.name: {} for each in topology.nodes if each.forwards
-        }
-        self.ports: dict[str, Counter[str]] = {gpu.name: Counter() for gpu in topology.gpus}
-        for each in topology.links:
-            if each is link or each.standby or node in (each.a.node, each.b.node):
-                continue
-            for near, far in ((each.a.node, each.b.node), (each.b.node, each.a.node)):
-                if near in self.inner and far in self.inner:
-                    row = self.inner[near]
-                    row[far] = row.get(far, 0) + each.rate_bps
-                elif near in self.ports and far in self.inner:
-                    self.ports[near][far] += each.rate_bps
+    def __init__(self, kinds: _Kinds, *, node: str | None = None, link: Link | None = None) -> None:
+        self.nodes, self.sizes = kinds.nodes, kinds.sizes
+        gone = None if node is None else kinds.number[node]
+        rows = [
+            {far: rate for far, rate in row.items() if gone not in (far, number)}
+            for number, row in enumerate(kinds.rates)
+        ]
+        if link is not None and not link.standby:
+            a, b = (kinds.number[end.node] for end in link.ends)
+            for near, far in ((a, b), (b, a)):
+                if far in rows[near]:
+                    rows[near][far] -= link.rate_bps
+                    if not rows[near][far]:
+                        del rows[near][far]
+        gpus = {kinds.number[gpu.name] for gpu in kinds.topology.gpus}
+        self.inner = {n: row for n, row in enumerate(rows) if self.nodes[n].forwards}
+        self.ports = {gpu: rows[gpu] for gpu in gpus}
         self.colours = self._refined()
+
+    def count(self, gpus: Iterable[int]) -> int:
+        """Return how many GPUs are of the kinds ``gpus``."""
+        return sum(self.sizes[gpu] for gpu in gpus)
 
     def connected(self) -> Group:
         """Return the GPUs that reach one behind another NIC, by forwarding nodes."""
         # networkx 3.6 (connected_components) takes 1.2 to 4.7 times as long on eight designs.
-        behind: dict[object, set[str]] = {name: set() for name in self.inner}
+        behind: dict[int, set[int]] = {name: set() for name in self.inner}
         for gpu, ports in self.ports.items():
             for name in ports:
                 behind[name].add(gpu)
-        found: set[str] = set()
-        seen: set[object] = set()
+        found: set[int] = set()
+        seen: set[int] = set()
         for start in self.inner:
             if start in seen:
                 continue
@@ -144,22 +196,29 @@ class _Fabric:
                         front.append(far)
             seen |= part
             gpus = set().union(*(behind[name] for name in part))
-            if len({self._nic(gpu) for gpu in gpus}) > 1:
+            if self._nics(gpus) > 1:
                 found |= gpus
         return frozenset(found)
 
-    def _nic(self, gpu: str) -> str:
-        """Return what stands for the NIC of a GPU: the shared one, or the GPU itself."""
-        shared = (name for name in self.ports[gpu] if self.roles[name] is Role.NIC)
-        return next(shared, gpu)
+    def _nics(self, gpus: Iterable[int]) -> int:
+        """Return how many NICs the ``gpus`` have: shared ones, or each its own."""
+        shared, own = set(), 0
+        for gpu in gpus:
+            nics = [name for name in self.ports[gpu] if self.nodes[name].role is Role.NIC]
+            shared |= set(nics[:1])
+            own += 0 if nics else self.sizes[gpu]
+        return len(shared) + own
 
     def bounds(self, levels: Sequence[Sequence[Group]], among: Group) -> tuple[_Bounds, Group]:
         """Return what each GPU of ``among`` can send (bit/s) to the others, and which are apart."""
-        bound: _Bounds = {gpu: sum(self.ports[gpu].values()) for gpu in among}
-        apart: set[str] = set()
+        sizes = self.sizes
+        bound: _Bounds = {
+            gpu: sum(sizes[far] * rate for far, rate in self.ports[gpu].items()) for gpu in among
+        }
+        apart: set[int] = set()
         for groups in levels:
             narrowed = dict(bound)
-            total = sum(bound.values())
+            total = sum(sizes[gpu] * rate for gpu, rate in bound.items())
             known: dict[object, int] = {}  # groups that look alike get out alike
             for group in groups:
                 inside = group & among
@@ -168,7 +227,7 @@ class _Fabric:
                 alike = self._look(inside)
                 if alike not in known:
                     known[alike] = self._flow(inside, among - group)
-                flow, offered = known[alike], sum(bound[gpu] for gpu in inside)
+                flow, offered = known[alike], sum(sizes[gpu] * bound[gpu] for gpu in inside)
                 if not flow:
                     apart |= inside
                 elif flow < (most := min(offered, total - offered)):
@@ -179,14 +238,19 @@ class _Fabric:
         return bound, frozenset(apart)
 
     def _flow(self, inside: Group, outside: Group) -> int:
-        residual: Residual = {name: dict(row) for name, row in self.inner.items()}
+        sizes = self.sizes
+        residual: Residual = {
+            name: {far: sizes[name] * sizes[far] * rate for far, rate in row.items()}
+            for name, row in self.inner.items()
+        }
         source, sink = object(), object()
         residual[source], residual[sink] = {}, {}
         for end, gpus in ((source, inside), (sink, outside)):
             for gpu in gpus:
                 for name, rate in self.ports[gpu].items():
                     for x, y in ((end, name), (name, end)):
-                        residual[x][y] = residual[x].get(y, 0) + rate
+                        row = residual[x]
+                        row[y] = row.get(y, 0) + sizes[gpu] * sizes[name] * rate
         return saturate(residual, source, sink)
 
     def _refined(self) -> dict[object, int]:
@@ -195,21 +259,18 @@ class _Fabric:
         This is the coarsest stable partition.
         """
         # networkx 3.6 (Weisfeiler-Lehman hashes) takes 2.5 to 13 times as long on eight designs.
-        attached: dict[object, Counter[int]] = {name: Counter() for name in self.inner}
-        for ports in self.ports.values():
+        attached: dict[int, Counter[int]] = {name: Counter() for name in self.inner}
+        for gpu, ports in self.ports.items():
             for name, rate in ports.items():
-                attached[name][rate] += 1
+                attached[name][rate] += self.sizes[gpu]
         looks: dict[object, object] = {
-            name: (self.roles[str(name)], tuple(sorted(attached[name].items())))
+            name: (self.nodes[name].role, tuple(sorted(attached[name].items())))
             for name in self.inner
         }
         colours = _numbered(looks)
         while True:
             looks = {
-                name: (
-                    colours[name],
-                    tuple(sorted((colours[far], rate) for far, rate in row.items())),
-                )
+                name: (colours[name], self._around(row, colours))
                 for name, row in self.inner.items()
             }
             finer = _numbered(looks)
@@ -217,27 +278,23 @@ class _Fabric:
                 return colours
             colours = finer
 
+    def _around(self, row: Mapping[int, int], colours: Mapping[object, int]) -> object:
+        """Return how many nodes of each colour have which rate in ``row``."""
+        seen: Counter[tuple[int, int]] = Counter()
+        for far, rate in row.items():
+            seen[colours[far], rate] += self.sizes[far]
+        return frozenset(seen.items())
+
     def _look(self, group: Group) -> object:
         seen: Counter[object] = Counter()
         for gpu in group:
-            ports = self.ports[gpu].items()
-            seen[tuple(sorted((self.colours[name], rate) for name, rate in ports))] += 1
+            seen[self._around(self.ports[gpu], self.colours)] += self.sizes[gpu]
         return frozenset(seen.items())
 
 
 def _numbered(looks: Mapping[object, object]) -> dict[object, int]:
     numbers: dict[object, int] = {}
     return {name: numbers.setdefault(look, len(numbers)) for name, look in looks.items()}
-
-
-def _levels(topology: Topology) -> list[list[Group]]:
-    """The GPUs with the same bottom switches, then those of the same pod."""
-    by_switches: dict[Group, set[str]] = {}
-    by_pod: dict[int | None, set[str]] = {}
-    for gpu in topology.gpus:
-        by_switches.setdefault(frozenset(_bottom(topology, gpu.name)), set()).add(gpu.name)
-        by_pod.setdefault(gpu.pod, set()).add(gpu.name)
-    return [[frozenset(group) for group in level.values()] for level in (by_switches, by_pod)]
 
 
 def _bottom(topology: Topology, name: str) -> Iterator[str]:
@@ -247,7 +304,8 @@ def _bottom(topology: Topology, name: str) -> Iterator[str]:
         if node.is_switch:
             yield node.name
         elif node.forwards:
-            yield from (e.node for _, _, e in topology.neighbours(node.name) if e.node != name)
+            around = (theirs.node for _, _, theirs in topology.neighbours(node.name))
+            yield from (name for name in around if topology.node(name).is_switch)
 
 
 def _first_links(topology: Topology) -> dict[str, Link]:
@@ -255,8 +313,15 @@ def _first_links(topology: Topology) -> dict[str, Link]:
 
     Those that join two pods are apart, as only the groups of a dragonfly are joined.
     """
-    found: dict[tuple[tuple[Role, ...], bool], Link] = {}
+    places: dict[tuple[Role, int | None], int] = {}
+    place = {
+        node.name: places.setdefault((node.role, node.pod), len(places)) for node in topology.nodes
+    }
+    first: dict[tuple[int, int], Link] = {}
     for link in topology.links:
+        first.setdefault((place[link.a.node], place[link.b.node]), link)
+    found: dict[tuple[tuple[Role, ...], bool], Link] = {}
+    for link in first.values():
         ends = [topology.node(end.node) for end in link.ends]
         pods = {node.pod for node in ends} - {None}
         found.setdefault((_by_height(node.role for node in ends), len(pods) > 1), link)

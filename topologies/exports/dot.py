@@ -6,8 +6,9 @@ nothing to put in rows. There Graphviz's neato places the boxes by the length of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
+from typing import TypeVar
 
 from topologies.exports.heat import Heat
 from topologies.exports.picture import Box, Picture, PictureLine, PictureRow, picture
@@ -17,6 +18,7 @@ FONT = "Helvetica,Arial,sans-serif"
 FAINT = "#8a8a8a"
 #: Of a tool tip: dot reads strings of 16 KiB at most.
 MOST_LISTED = 128
+_Item = TypeVar("_Item")
 
 
 def to_dot(topology: Topology, *, full: bool = False, heat: Heat | None = None) -> str:
@@ -130,7 +132,7 @@ def _pods(drawing: Picture) -> Iterator[str]:
 
 
 def _line(line: PictureLine, *, straight: bool, name: str | None) -> str:
-    cables = _listed([f"{link.a} - {link.b}" for link in line.links])
+    cables = _listed(line.links, lambda link: f"{link.a} - {link.b}")
     reported = _quoted(f"{line.text}\n{cables}".strip())
     style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={reported}"]
     if line.standby:
@@ -146,9 +148,9 @@ def _line(line: PictureLine, *, straight: bool, name: str | None) -> str:
     return f"  {lower} -- {upper} [{', '.join(style)}];"
 
 
-def _listed(items: Sequence[str]) -> str:
+def _listed(items: Sequence[_Item], shown: Callable[[_Item], str] = str) -> str:
     more = len(items) - MOST_LISTED
-    reported = ", ".join(items[:MOST_LISTED])
+    reported = ", ".join(map(shown, items[:MOST_LISTED]))
     return f"{reported} and {more} more" if more > 0 else reported
 
 

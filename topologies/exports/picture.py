@@ -19,12 +19,15 @@ true of every one of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from statistics import fmean
+from typing import TypeVar
 
 from topologies.analysis.capacity import HEIGHT, format_ratio, oversubscription
+from topologies.analysis.twins import twins_of
 from topologies.designs.planes import fep_number
 from topologies.exports.heat import Heat, number
 from topologies.exports.mermaid import bundle_rate
@@ -92,10 +95,23 @@ DIRECT_DETAILS = (
 )
 
 
-class Parts:
-    """The parts of ``topology``, and which of them are alike."""
+@dataclass(frozen=True)
+class Seat:
+    """Where cables are plugged into a kind of parts: ``node``, where it is of one part."""
 
-    def __init__(self, topology: Topology) -> None:
+    kind: int
+    local_rank: int | None
+    node: str | None
+
+
+class Parts:
+    """The parts of ``topology``, and which of them are alike.
+
+    A kind is parts with the same cables to the same nodes (:mod:`topologies.analysis.twins`), or
+    one part: of a row that is short enough to be drawn in full, or if not ``merged``.
+    """
+
+    def __init__(self, topology: Topology, *, merged: bool = True) -> None:
         self.topology = topology
         self.part_of: dict[str, DrawnPart] = {}
         self.all: list[DrawnPart] = []
@@ -111,26 +127,66 @@ class Parts:
         for node in topology.nodes:
             if node.name not in self.part_of:
                 self._add(DrawnPart(node.name, (node,), is_server=not node.is_switch))
+        self.kind_of: dict[str, int] = {}  # by the part's name
+        self.kinds: list[list[DrawnPart]] = []
+        self._find_kinds(merged=merged)
 
     def _add(self, part: DrawnPart) -> None:
         self.all.append(part)
         self.part_of |= {node.name: part for node in part.nodes}
 
+    def _find_kinds(self, *, merged: bool) -> None:
+        twins = twins_of(self.topology)
+        twin = {node.name: number for number, kind in enumerate(twins) for node in kind.nodes}
+        numbers: dict[Hashable, int] = {}
+        for part in self.all:
+            key: Hashable = part.name
+            if merged and len(self.rows[part.row]) > MOST_DIRECT_BOXES:
+                kinds = [twin[node.name] for node in part.nodes]
+                joined = len(part.nodes) > 1 and any(
+                    self.part_of[far] is part for kind in kinds for far in twins[kind].far
+                )
+                if not joined:
+                    ranks = [node.local_rank for node in part.nodes]
+                    key = part.row, part.kind, part.rail, part.pod, *kinds, *ranks
+            number = numbers.setdefault(key, len(numbers))
+            if number == len(self.kinds):
+                self.kinds.append([])
+            self.kinds[number].append(part)
+            self.kind_of[part.name] = number
+
     @cached_property
-    def links(self) -> Sequence[tuple[Link, DrawnPart, DrawnPart]]:
-        """Every cable between two parts; those inside a server are not drawn."""
-        ends = (
-            (link, self.part_of[link.a.node], self.part_of[link.b.node])
-            for link in self.topology.links
-        )
-        return [(link, a, b) for link, a, b in ends if a is not b]
+    def strands(self) -> Mapping[tuple[Seat, Seat, int, bool], Sequence[int]]:
+        """Every cable between two parts, by its number among links; those inside are not drawn.
+
+        Cables of a strand have the same kinds of ends, rate (bit/s), and whether they stand by.
+        """
+        seats: dict[tuple[int, int | None, str | None], int] = {}
+        seat_of: dict[str, int] = {}
+        for name, part in self.part_of.items():
+            kind = self.kind_of[part.name]
+            alone = name if len(self.kinds[kind]) == 1 else None
+            seat = kind, self.topology.node(name).local_rank, alone
+            seat_of[name] = seats.setdefault(seat, len(seats))
+        found: dict[tuple[int, int, int, bool], list[int]] = {}
+        for place, link in enumerate(self.topology.links):
+            key = seat_of[link.a.node], seat_of[link.b.node], link.rate_bps, link.standby
+            found.setdefault(key, []).append(place)
+        listed = [Seat(*seat) for seat in seats]
+        return {
+            (listed[a], listed[b], rate, standby): numbers
+            for (a, b, rate, standby), numbers in found.items()
+            if listed[a].kind != listed[b].kind
+        }
 
     @cached_property
     def direct(self) -> bool:
         """Return whether cables join switches of one tier."""
-        return any(
-            a.row == b.row for link, a, b in self.links if not a.is_server and not link.standby
-        )
+        for a, b, _, standby in self.strands:
+            lower, upper = self.kinds[a.kind][0], self.kinds[b.kind][0]
+            if lower.row == upper.row and not lower.is_server and not standby:
+                return True
+        return False
 
     @cached_property
     def rows(self) -> Mapping[int, Sequence[DrawnPart]]:
@@ -139,22 +195,36 @@ class Parts:
             found.setdefault(part.row, []).append(part)
         return found
 
+    def cells(self, part: DrawnPart) -> int:
+        """Return how many places of ``part`` lead to others: what it takes to draw it."""
+        return self._cells[self.kind_of[part.name]]
+
     @cached_property
-    def cells(self) -> Mapping[str, int]:
-        """Return how many places of each part, by name, lead to others.
+    def _cells(self) -> Sequence[int]:
+        return [
+            len(
+                {
+                    (node.name, there.name)
+                    for node in first.nodes
+                    for _, _, far in self.topology.neighbours(node.name)
+                    if (there := self.part_of[far.node]) is not first
+                }
+            )
+            for first, *_ in self.kinds
+        ]
 
-        What it takes to draw it.
-        """
-        places = {(here.name, end.node, there.name) for here, end, there in self._directions()}
-        return Counter(name for name, _, _ in places)
+    @cached_property
+    def _around(self) -> Sequence[Mapping[tuple[int | None, int, int], int]]:
+        """The cables of a part of each kind, by local rank, kind at the far end and rate."""
+        around: list[Counter[tuple[int | None, int, int]]] = [Counter() for _ in self.kinds]
+        for (a, b, rate, _), numbers in self.strands.items():
+            for here, there in ((a, b), (b, a)):
+                each = len(numbers) // len(self.kinds[here.kind])
+                around[here.kind][here.local_rank, there.kind, rate] += each
+        return around
 
-    def _directions(self) -> Iterator[tuple[DrawnPart, CableEnd, DrawnPart]]:
-        for link, a, b in self.links:
-            yield a, link.a, b
-            yield b, link.b, a
-
-    def alike(self, detail: Detail, apart: Collection[int] = ()) -> Mapping[str, int]:
-        """The number of the group that each part, by name, belongs to.
+    def alike(self, detail: Detail, apart: Collection[int] = ()) -> Mapping[int, int]:
+        """The number of the group that the parts of each kind belong to.
 
         In the rows ``apart`` every part is a group of its own.
         """
@@ -163,24 +233,23 @@ class Parts:
             rail, pod = part.rail if detail.rail else None, part.pod if detail.pod else None
             return part.row, part.kind, rail, pod, part.name if part.row in apart else None
 
-        groups = _numbered({part.name: seen(part) for part in self.all})
+        groups = _numbered({number: seen(first) for number, (first, *_) in enumerate(self.kinds)})
         if not detail.exact:
             return groups
         while True:
-            around: dict[str, Counter[Hashable]] = {part.name: Counter() for part in self.all}
-            for here, end, there in self._directions():
-                place = self.topology.node(end.node).local_rank if detail.rail else None
-                rate = self.topology.link_at(end).rate_bps
-                around[here.name][place, groups[there.name], rate] += 1
-            finer = _numbered(
-                {name: (groups[name], frozenset(around[name].items())) for name in groups}
-            )
+            looks: dict[int, Hashable] = {}
+            for kind, cables in enumerate(self._around):
+                around: Counter[Hashable] = Counter()
+                for (rank, there, rate), count in cables.items():
+                    around[rank if detail.rail else None, groups[there], rate] += count
+                looks[kind] = groups[kind], frozenset(around.items())
+            finer = _numbered(looks)
             if len(set(finer.values())) == len(set(groups.values())):
                 return groups
             groups = finer
 
 
-def _numbered(keys: Mapping[str, Hashable]) -> dict[str, int]:
+def _numbered(keys: Mapping[int, Hashable]) -> dict[int, int]:
     numbers: dict[Hashable, int] = {}
     return {name: numbers.setdefault(key, len(numbers)) for name, key in keys.items()}
 
@@ -275,7 +344,7 @@ def picture(topology: Topology, *, full: bool = False, heat: Heat | None = None)
 
     ``heat`` colours lines by what their ports saw, instead of by rail.
     """
-    parts = Parts(topology)
+    parts = Parts(topology, merged=not full)
     if full:
         return _Drawing(parts, [[part] for part in parts.all], heat).picture()
     for detail in DIRECT_DETAILS if parts.direct else DETAILS:
@@ -315,7 +384,7 @@ def _grouped(parts: Parts, detail: Detail, apart: Collection[int]) -> list[list[
     alike = parts.alike(detail, apart)
     boxes: dict[tuple[int, int], list[DrawnPart]] = {}
     for part in parts.all:
-        boxes.setdefault((part.row, alike[part.name]), []).append(part)
+        boxes.setdefault((part.row, alike[parts.kind_of[part.name]]), []).append(part)
     return [boxes[place] for place in sorted(boxes, key=lambda place: place[0])]
 
 
@@ -333,11 +402,14 @@ def _fits(parts: Parts, groups: Sequence[Sequence[DrawnPart]], lines: int) -> bo
 
 def _length(parts: Parts, groups: Iterable[Sequence[DrawnPart]]) -> int:
     """Cells of servers, or switches."""
-    return sum(parts.cells[group[0].name] if group[0].is_server else 1 for group in groups)
+    return sum(parts.cells(group[0]) if group[0].is_server else 1 for group in groups)
 
 
 def _longest(parts: Parts, row: int) -> int:
     return MOST_DIRECT_BOXES if parts.direct else LONGEST_ROW[row > 0]
+
+
+_Key = TypeVar("_Key")
 
 
 class _Drawing:
@@ -356,33 +428,54 @@ class _Drawing:
         self.direct = parts.direct
         self.heat = heat
         self.groups = {group[0].name: group for group in groups}
-        box_of = {part.name: key for key, group in self.groups.items() for part in group}
-        self.pod_of = {node: part.pod for node, part in parts.part_of.items()}
-        self.box_of = {node: box_of[part.name] for node, part in parts.part_of.items()}
-        #: cables by (lower box, upper box, what they start from, as far as boxes distinguish it)
-        self.bundles: dict[tuple[str, str, str], list[Link]] = {}
+        self._parts = parts
+        box_of = {
+            parts.kind_of[part.name]: key for key, group in self.groups.items() for part in group
+        }
+        #: strands by (lower box, upper box, what they start from, as far as boxes distinguish it)
+        self.bundles: dict[tuple[str, str, str], list[Sequence[int]]] = {}
         #: those of servers, by the box of their switch, where that shows them
-        self.folded: dict[str, list[Link]] = {}
-        for link, a, b in parts.links:
-            end, lower, upper = link.a, a, b
-            if a.row > b.row:
-                end, lower, upper = link.b, b, a
-            low, high = box_of[lower.name], box_of[upper.name]
-            if parts.direct and lower.is_server:
-                self.folded.setdefault(high, []).append(link)
+        self.folded: dict[str, list[Sequence[int]]] = {}
+        for (a, b, _, _), numbers in parts.strands.items():
+            seat, low, high = a, box_of[a.kind], box_of[b.kind]
+            if self._row(low) > self._row(high):
+                seat, low, high = b, high, low
+            if parts.direct and self.groups[low][0].is_server:
+                self.folded.setdefault(high, []).append(numbers)
                 continue
-            if lower.row == upper.row and low > high:
+            within = self._row(low) == self._row(high)
+            if within and low > high:
                 low, high = high, low
-            place = self._place(low, end.node) if lower.row != upper.row else ""
-            self.bundles.setdefault((low, high, place), []).append(link)
+            place = "" if within else self._place(low, seat)
+            self.bundles.setdefault((low, high, place), []).append(numbers)
 
-    def _place(self, box: str, node: str) -> str:
+    @cached_property
+    def pod_of(self) -> Mapping[str, int | None]:
+        """Return the pod of each node's part."""
+        return {node: part.pod for node, part in self._parts.part_of.items()}
+
+    @cached_property
+    def box_of(self) -> Mapping[str, str]:
+        """Return the box of each node."""
+        return {
+            node.name: key
+            for key, group in self.groups.items()
+            for part in group
+            for node in part.nodes
+        }
+
+    def _place(self, box: str, seat: Seat) -> str:
         group = self.groups[box]
         if not group[0].is_server:
             return ""
-        if len(group) == 1:
-            return node
-        return str(self.topology.node(node).local_rank)
+        return str(seat.local_rank if seat.node is None or len(group) > 1 else seat.node)
+
+    def _links(self, bundles: Mapping[_Key, list[Sequence[int]]]) -> dict[_Key, list[Link]]:
+        """Return the cables of ``bundles``, both in the order of the topology's links."""
+        numbers = {key: sorted(chain.from_iterable(found)) for key, found in bundles.items()}
+        links = self.topology.links
+        ordered = sorted(numbers, key=lambda key: numbers[key][0])
+        return {key: [links[number] for number in numbers[key]] for key in ordered}
 
     def picture(self) -> Picture:
         boxes = {
@@ -390,11 +483,12 @@ class _Drawing:
             for key, group in self.groups.items()
             if not (self.direct and group[0].is_server)
         }
-        for key, links in self.folded.items():
+        for key, links in self._links(self.folded).items():
             boxes[key].title = (*boxes[key].title, *self._attached(key, links))
         lines = []
-        once = self._rate_within_rows()
-        for (low, high, place), links in self.bundles.items():
+        bundles = self._links(self.bundles)
+        once = self._rate_within_rows(bundles)
+        for (low, high, place), links in bundles.items():
             if low == high:
                 among = f"{_rate(links)} among them"
                 boxes[low].title = (*boxes[low].title, among, *self._seen(links, high))
@@ -414,14 +508,14 @@ class _Drawing:
             title = (*title, f"switch - switch: {once} per line")
         return Picture(title, self._rows(boxes, lines), tuple(lines), self.heat, self.direct)
 
-    def _rate_within_rows(self) -> str | None:
+    def _rate_within_rows(self, bundles: Mapping[tuple[str, str, str], list[Link]]) -> str | None:
         """The rate of all lines that stay in their row, if there are any and it is one.
 
         It is written once then, instead of at every line.
         """
         rates = {
             _rate(links)
-            for (low, high, _), links in self.bundles.items()
+            for (low, high, _), links in bundles.items()
             if low != high and self._row(low) == self._row(high)
         }
         return rates.pop() if len(rates) == 1 else None
@@ -454,17 +548,14 @@ class _Drawing:
         group = self.groups[box]
         if not group[0].is_server:
             return []
-        ends = [end for link in links for end in link.ends if self.box_of[end.node] == box]
-        shared = list(dict.fromkeys(end.node for end in ends if self._is_nic(end.node)))
-        gpus = [gpu for end in ends for gpu in self._gpus_at(end)]
-        addresses = [
-            str(address.ip)
-            for end in gpus
-            if (address := self.topology.node(end.node).port(end.port).address)
-        ]
+        nodes = {node.name: node for part in group for node in part.nodes}
+        nics = {name for name, node in nodes.items() if node.transparent}
+        ends = [end for link in links for end in link.ends if end.node in nodes]
+        gpus = [gpu for end in ends for gpu in self._gpus_at(end)] if nics else ends
+        shared = list(dict.fromkeys(end.node for end in ends if end.node in nics))
         names = list(dict.fromkeys(end.node for end in gpus))
-        feps = [number for end in gpus if (number := self._fep(end))]
-        reported = [span(items) for items in (names, feps, addresses, shared) if items]
+        told = _first_and_last(gpus, self._fep), _first_and_last(gpus, self._address)
+        reported = [span(items) for items in (names, *told, shared) if items]
         inside = [
             link
             for nic in shared
@@ -472,6 +563,10 @@ class _Drawing:
             if self.box_of[far.node] == box
         ]
         return [*reported, f"PCIe {bundle_rate(inside)}"] if inside else reported
+
+    def _address(self, end: CableEnd) -> str | None:
+        address = self.topology.node(end.node).port(end.port).address
+        return None if address is None else str(address.ip)
 
     def _fep(self, end: CableEnd) -> str | None:
         """``FEP 111``, where the port ``end`` of a GPU has one of its own."""
@@ -524,7 +619,8 @@ class _Drawing:
         if self.heat is not None:
             seen = [self.heat.values.get(str(end), 0.0) for link in links for end in link.ends]
             return self.heat.colour(max(seen)), self.heat.width(max(seen))
-        nodes = [self.topology.node(end.node) for link in links for end in link.ends]
+        names = {end.node for link in links for end in link.ends}
+        nodes = [self.topology.node(name) for name in names]
         if self.direct:
             colour = _colour({self.pod_of[node.name] for node in nodes})
         else:
@@ -570,6 +666,16 @@ def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[PictureLine]) -> lis
     twins = {line.lower: line.upper for line in lines if line.standby}
     order = [key for first in boxes for key in (first, twins.get(first, first))]
     return [boxes[key] for key in dict.fromkeys(order)]
+
+
+def _first_and_last(ends: Sequence[CableEnd], shown: Callable[[CableEnd], str | None]) -> list[str]:
+    """Return what is shown of the first and the last of ``ends`` of which there is something."""
+    places = range(len(ends))
+    first = next((place for place in places if shown(ends[place])), None)
+    if first is None:
+        return []
+    last = next(place for place in reversed(places) if shown(ends[place]))
+    return [str(shown(ends[place])) for place in dict.fromkeys((first, last))]
 
 
 def _reported(heat: Heat, values: Sequence[float]) -> str:

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
+from itertools import count
+from sys import intern
 
 from topologies import addressing as plan
 from topologies.ethernet import HEADER_OCTETS
@@ -47,6 +49,15 @@ ACCESS_BOND = "es"  # and the number of the port that it has
 
 
 @dataclass
+class _Subnet:
+    """A subnet, its gateway's address, and how many members it has so far."""
+
+    network: IPv4Network
+    gateway: str
+    members: int = 0
+
+
+@dataclass
 class _Draft:
     node: Node
     number: int
@@ -54,7 +65,7 @@ class _Draft:
     fep_per_port: bool = False
     ports: list[Port] = field(default_factory=list)
     bridges: dict[str, Bridge] = field(default_factory=dict)
-    subnets: dict[str, tuple[str | None, IPv4Network]] = field(default_factory=dict)
+    subnets: dict[str, _Subnet] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
 
 
@@ -90,9 +101,11 @@ class Assembly:
         self._servers: list[Server] = []
         self._gpus = self._machines = 0
         self._links: list[Link] = []
-        self._members: Counter[tuple[str | None, IPv4Network]] = Counter()
+        self._subnets: dict[tuple[str | None, IPv4Network], _Subnet] = {}  # by VRF and network
         self._numbers: Counter[Role] = Counter()
-        self._joined: Counter[IPv4Network] = Counter()
+        blocks = self._blocks.links
+        numbers = {block: count() for block in blocks.values()}
+        self._link_numbers = {role: numbers[block] for role, block in blocks.items()}
 
     # ------------------------------------------------------------------ nodes
 
@@ -212,12 +225,14 @@ class Assembly:
         """
         draft = self._nodes[switch]
         twin = self._nodes[like[0]].bridges[like[1]] if like else None
-        draft.subnets[name] = vrf, subnet
+        gateway = plan.rail_gateway(subnet)
+        known = _Subnet(subnet, str(gateway.ip))
+        draft.subnets[name] = self._subnets.setdefault((vrf, subnet), known)
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
             mac=_bridge_mac(draft, rail, vni, twin),
-            gateway=plan.rail_gateway(subnet),
+            gateway=gateway,
             vlan=vlan,
             vni=vni,
             vrf=vrf,
@@ -293,10 +308,7 @@ class Assembly:
     ) -> None:
         """A routed cable between two switches; the next free port of each is named by ``names``."""
         role = self._nodes[upper].node.role
-        block = self._blocks.links[role]
-        number = self._joined[block]
-        self._joined[block] += 1
-        near, far = plan.fabric_link(role, number, self._blocks)
+        near, far = plan.fabric_link(role, next(self._link_numbers[role]), self._blocks)
         ends = (
             self._port(lower, names[0], address=near),
             self._port(upper, names[1], address=far),
@@ -328,14 +340,13 @@ class Assembly:
     def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> CableEnd:
         draft = self._nodes[gpu]
         first = next((port for port in draft.ports if bond and port.bond == bond), None)
-        name = f"{plan.PORT_PREFIXES.get(self.network, 'eth')}{len(draft.ports)}"
+        name = intern(f"{plan.PORT_PREFIXES.get(self.network, 'eth')}{len(draft.ports)}")
         if first is not None:
             draft.ports.append(replace(first, name=name))
             return CableEnd(gpu, draft.ports[-1].name)
         subnet = self._nodes[switch].subnets[bridge]
-        network = subnet[1]
-        number = self._members[subnet]
-        self._members[subnet] += 1
+        address = plan.rail_address(subnet.network, subnet.members)
+        subnet.members += 1
         port = len(draft.ports)
         if draft.node.role is Role.SERVER:
             mac = plan.machine_mac(self.network, machine=draft.number, port=port)
@@ -345,10 +356,9 @@ class Assembly:
                 local_rank=draft.local_rank,
                 port=0 if draft.fep_per_port else port,
             )
-        address = plan.rail_address(network, number)
         draft.ports.append(Port(name=name, mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
-            draft.node = replace(draft.node, gateway=str(plan.rail_gateway(network).ip))
+            draft.node = replace(draft.node, gateway=subnet.gateway)
         return CableEnd(gpu, name)
 
     def _member(
@@ -376,7 +386,7 @@ class Assembly:
     ) -> CableEnd:
         draft = self._nodes[node]
         number = draft.uses[prefix] if interface is None else interface
-        name = f"{prefix}{number}"
+        name = intern(f"{prefix}{number}")
         draft.uses[prefix] += 1
         mac = plan.switch_mac(role, switch=draft.number, port=len(draft.ports))
         bond = f"{ACCESS_BOND}{number}" if access_bond else None
@@ -385,7 +395,7 @@ class Assembly:
 
     def _port(self, switch: str, prefix: str, *, address: IPv4Interface) -> CableEnd:
         draft = self._nodes[switch]
-        name = f"{prefix}{draft.uses[prefix]}"
+        name = intern(f"{prefix}{draft.uses[prefix]}")
         draft.uses[prefix] += 1
         mac = plan.switch_mac(draft.node.role, switch=draft.number, port=len(draft.ports))
         draft.ports.append(Port(name=name, mac=mac, address=address))

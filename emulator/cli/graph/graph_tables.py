@@ -56,9 +56,7 @@ def text(
     shown: list[object] = [summary, ""]
     for made in (_tiers, _failures, _rails, _summaries, _uplinks, _networks):
         table = made(topology)
-        if table.row_count > LONGEST_TABLE:
-            shown.append(f"{table.title}: {table.row_count} rows, see --format json")
-        elif table.row_count:
+        if isinstance(table, str) or table.row_count:
             shown.append(table)
     if asked is not None:
         from emulator.cli.graph.partition_table import parts
@@ -168,21 +166,22 @@ def _span_of(values: Iterable[int], shown: Callable[[int], str]) -> str:
 
 def _tiers(topology: Topology) -> Table:
     ratios = capacity.oversubscription(topology)
-    sides = {node.name: capacity.rates(topology, node) for node in topology.nodes}
-    flat = any(across for _, across, _ in sides.values())  # else the column would be empty
+    kinds = capacity.rates_by_kind(topology)
+    flat = any(across for _, _, (_, across, _) in kinds)  # else the column would be empty
     names = ("down", "across", "up") if flat else ("down", "up")
     table = plain_table("Tiers", "tier", "nodes", *names, "oversubscription")
     for tier in reversed(capacity.TIERS):
-        rows = [sides[node.name] for node in topology.nodes if node.role is tier]
+        rows = [sides for node, _, sides in kinds if node.role is tier]
         if not rows:
             continue
+        count = sum(number for node, number, _ in kinds if node.role is tier)
         down, across, up = (
             "; ".join(dict.fromkeys(_ports(counts) for counts in side))
             for side in zip(*rows, strict=True)
         )
         ratio = capacity.format_ratio(ratios[tier]) if tier in ratios else "-"
         shown = (down, across, up) if flat else (down, up)
-        table.add_row(tier.value, str(len(rows)), *shown, ratio)
+        table.add_row(tier.value, str(count), *shown, ratio)
     return table
 
 
@@ -198,8 +197,15 @@ def _failures(topology: Topology) -> Table:
     return table
 
 
-def _rails(topology: Topology) -> Table:
+def _only_counted(title: str, rows: int) -> str:
+    return f"{title}: {rows} rows, see --format json"
+
+
+def _rails(topology: Topology) -> Table | str:
     railed = any(switch.role is Role.RAIL for switch in topology.switches)
+    gateways = [bool(bridge.gateway) for node in topology.switches for bridge in node.bridges]
+    if (rows := sum(gateways)) > LONGEST_TABLE:
+        return _only_counted("Rails" if railed else "Subnets", rows)
     columns = ("switch", "subnet", "gateway", "GPUs", "addresses", "ports")
     table = (
         plain_table("Rails", "rail", "VLAN", *columns)
@@ -253,7 +259,10 @@ def _vlan(bridge: Bridge) -> str:
     return f"{bridge.vlan or '-'}{vni}"
 
 
-def _summaries(topology: Topology) -> Table:
+def _summaries(topology: Topology) -> Table | str:
+    rows = sum(bool(switch.summaries) for switch in topology.switches)
+    if rows > LONGEST_TABLE:
+        return _only_counted("Summaries", rows)
     table = plain_table("Summaries", "switch", "what others are told of its rails")
     for switch in topology.switches:
         if switch.summaries:
@@ -261,8 +270,17 @@ def _summaries(topology: Topology) -> Table:
     return table
 
 
-def _uplinks(topology: Topology) -> Table:
-    table = plain_table("Switch - switch links", "from", "to", "rate", "subnets")
+def _uplinks(topology: Topology) -> Table | str:
+    title = "Switch - switch links"
+    heights = {switch.name: capacity.HEIGHT[switch.role] for switch in topology.switches}
+    joined = {
+        (a, b, link.standby) if heights[a] <= heights[b] else (b, a, link.standby)
+        for link in topology.links
+        if (a := link.a.node) in heights and (b := link.b.node) in heights
+    }
+    if len(joined) > LONGEST_TABLE:
+        return _only_counted(title, len(joined))
+    table = plain_table(title, "from", "to", "rate", "subnets")
     for lower, upper, links in bundles(topology):
         if not lower.is_switch:
             continue

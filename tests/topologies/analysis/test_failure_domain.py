@@ -33,6 +33,13 @@ def domains(spec: str) -> dict[str, FailureDomain]:
         ("shared_nic", "link nic - rail", 4, {}),
         ("shared_nic", "link gpu - nic", 1, {}),
         ("shared_nic", "rail switch", 16, {}),
+        # 1.2 Tbps of NICs behind a switch that keeps 800 Gbps of its uplinks
+        (
+            "clos:gpus_per_nic=2,hosts=3,segments=2,spines=2",
+            "spine switch",
+            0,
+            {Fraction(1, 3): 24},
+        ),
         ("single_rail_per_switch", "rail switch", 32, {}),
         ("dual_rail_per_switch", "rail switch", 32, {}),
         ("multi_rail_per_switch", "rail switch", 32, {}),

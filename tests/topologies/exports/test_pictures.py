@@ -17,7 +17,7 @@ import pytest
 from topologies import catalogue
 from topologies.exports import dot
 from topologies.exports.heat import COLOURS, STEPS, Heat, number, round_above
-from topologies.exports.picture import LONGEST_ROW, MOST_LINES, Picture, picture
+from topologies.exports.picture import LONGEST_ROW, MOST_LINES, Parts, Picture, picture
 from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
 SMALL = (
@@ -128,6 +128,12 @@ def test_a_large_fabric_keeps_a_readable_size(spec: str) -> None:
     assert sum(len(box.cells) for box in drawing.rows[0].boxes) <= LONGEST_ROW[0]
     for row in drawing.rows[1:]:
         assert len(row.boxes) <= LONGEST_ROW[1]
+
+
+def test_more_servers_make_no_more_strands_to_look_at() -> None:
+    spec = "rail_clos:hosts={},gpus_per_host=8,rails_per_switch=8,uplinks_per_spine=4"
+    small, large = (Parts(catalogue.load(spec.format(hosts))) for hosts in (65, 200))
+    assert len(large.strands) == len(small.strands) == 8 + 2  # GPUs and spines
 
 
 @pytest.mark.parametrize("spec", LARGE)
