@@ -43,7 +43,7 @@ and the sum is then one of what has a price.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -51,7 +51,8 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from topologies.advice import question
-from topologies.model import SWITCH_ROLES, CableEnd, Link, Node, Role, Topology
+from topologies.analysis.capacity import rates_by_kind
+from topologies.model import SWITCH_ROLES, CableEnd, Link, Role, Topology
 from topologies.profile.yaml_lines import Problem, TextError, line_of, parse_mapping
 from topologies.units import UnitError, format_rate, parse_rate
 
@@ -159,16 +160,16 @@ class Bill:
 
 def bill_of(topology: Topology, rules: CableRules | None = None) -> Bill:
     rules = rules or CableRules()
-    cables = Counter(_cables(topology, rules))
+    cables = _cables(topology, rules)
     optics: Counter[Item] = Counter()
     for cable, count in cables.items():
         if cable.medium == FIBRE:
             optics[OpticItem(cable.rate_bps)] += 2 * count
     counted: dict[str, Mapping[Item, int]] = {
-        SWITCH: Counter(_switch(topology, node) for node in topology.switches),
+        SWITCH: _switches(topology),
         CABLE: Counter[Item](cables),
         OPTIC: optics,
-        NIC: Counter[Item](_nics(topology)),
+        NIC: _nics(topology),
     }
     items = {
         kind: {item: found[item] for item in in_order(found)} for kind, found in counted.items()
@@ -180,18 +181,29 @@ def in_order(items: Iterable[Item]) -> list[Item]:
     return sorted(items, key=astuple)
 
 
-def _switch(topology: Topology, node: Node) -> SwitchItem:
-    rates = Counter(link.rate_bps for link, _, _ in topology.neighbours(node.name))
-    return SwitchItem(node.role.value, tuple(sorted(rates.items())))
+def _switches(topology: Topology) -> Counter[Item]:
+    counted: Counter[Item] = Counter()
+    for node, count, sides in rates_by_kind(topology):
+        if node.is_switch:
+            rates = sum(sides, Counter[int]())
+            counted[SwitchItem(node.role.value, tuple(sorted(rates.items())))] += count
+    return counted
 
 
-def _cables(topology: Topology, rules: CableRules) -> Iterator[CableItem]:
+def _cables(topology: Topology, rules: CableRules) -> Counter[CableItem]:
+    role = {node.name: node.role for node in topology.nodes}
+    alike: dict[tuple[Role, Role, int, int], list[Link]] = {}
     for link in topology.links:
-        roles = roles_of(topology, link)
+        key = role[link.a.node], role[link.b.node], link.rate_bps, link.delay_ns
+        alike.setdefault(key, []).append(link)
+    counted: Counter[CableItem] = Counter()
+    for first, *more in alike.values():
+        roles = roles_of(topology, first)
         if roles is not None:
-            length = rules.length_m(link, roles)
+            length = rules.length_m(first, roles)
             medium = COPPER if rules.is_copper(length) else FIBRE
-            yield CableItem(link.rate_bps, length, medium)
+            counted[CableItem(first.rate_bps, length, medium)] += 1 + len(more)
+    return counted
 
 
 def roles_of(topology: Topology, link: Link) -> tuple[str, str] | None:
@@ -203,16 +215,18 @@ def roles_of(topology: Topology, link: Link) -> tuple[str, str] | None:
     return first, second
 
 
-def _nics(topology: Topology) -> Iterator[NicItem]:
-    """Yield every NIC: a shared one, or that of a GPU with a cable of its own."""
-    for node in topology.nodes:
+def _nics(topology: Topology) -> Counter[Item]:
+    """Count every NIC: a shared one, or that of a GPU with a cable of its own."""
+    counted: Counter[Item] = Counter()
+    for node, count, _ in rates_by_kind(topology):
         if node.role not in _INSIDE:
             continue
         outside = [
             link for link, _, far in topology.neighbours(node.name) if _leaves(topology, far)
         ]
         if outside:
-            yield NicItem(len(outside), outside[0].rate_bps)
+            counted[NicItem(len(outside), outside[0].rate_bps)] += count
+    return counted
 
 
 def _leaves(topology: Topology, far: CableEnd) -> bool:
