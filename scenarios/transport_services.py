@@ -119,7 +119,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
                 "transport_services",
                 parameters,
                 facts={"service": service.upper(), "loss_ppm": loss},
-                transport=f"delivery={service}",
+                transport=f"uet:delivery={service}",
                 faults=tuple(
                     FaultAt(at_ns=0, port=str(port), faults=Faults(loss=loss / MILLION))
                     for port in ports

@@ -90,9 +90,8 @@ def _read(path: Path) -> Points:
         before = points[-1] if points else (-1.0, -1.0)
         grows = before[0] < octets <= LARGEST and before[1] < percent <= 100 and octets >= 0
         if not grows or bool(points) == (percent == 0):
-            raise _wrong(
-                path, number, "octets and per cent must grow from line to line, from 0 per cent on"
-            )
+            stated = "must grow from line to line, from 0 per cent to 100 and to 1 TiB at most"
+            raise _wrong(path, number, f"octets and per cent {stated}")
         points.append((octets, percent))
     if len(points) < 2 or points[-1][1] != 100:
         raise UserError(f"{path} does not end at 100 per cent; add the largest size")

@@ -28,6 +28,16 @@ def run(folder: Path, workers: int = 1, **given: str) -> Result:
     return result
 
 
+def test_another_transport_has_no_such_services(tmp_path: Path) -> None:
+    form = scenario.load("transport_services")
+    request = RunRequest(
+        scenario=form, parameters=form.parameters({}), transport="rocev2", fabric="model",
+        output=tmp_path / "run",
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"says rocev2 and a row of this scenario .* with uet;"):
+        prepare(request)
+
+
 def by_service(rows: list[dict[str, Any]], loss: int) -> list[dict[str, Any]]:
     found = {row["service"]: row for row in rows if row["loss_ppm"] == loss}
     return [found[service] for service in ("RUD", "ROD", "RUDI", "UUD")]

@@ -103,6 +103,6 @@ def _over_the_fabric(topology: Topology, bound_ns: int) -> OneWayDelay | None:
         delay_ns=delay,
         bound_ns=bound_ns,
         parts=f"{' - '.join(nodes)}: cables {format_time(cables)}, switches "
-        f"{format_time(switches)}, sending {octets} octets {len(path)} times "
+        f"{format_time(switches)}, sending {octets} octets {len(path)} times: "
         f"{format_time(sending)}{seen}",
     )

@@ -121,6 +121,8 @@ def command(  # noqa: PLR0913  options of the verb
         raise UserError(
             "what waiting costs is of whole iterations; leave --phase or the prices out"
         )
+    if (pairs or topology) and all(Path(source).is_dir() for source in sources):
+        raise UserError("--param and --topology are of scenarios and traces; a folder has its own")
     given = parameter_texts(pairs, {})
 
     found: list[tuple[str, Sequence[Figure]]] = []

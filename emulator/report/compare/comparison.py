@@ -542,6 +542,7 @@ class FailCondition:
                 raise UserError(
                     f"--fail-if {self.text!r}: {comparison.base.name} and {comparison.other.name} "
                     f"have no {self.key} in common; name another value"
+                    + (", or give its price" if self.key.startswith("waiting_") else "")
                 )
             found += [one for one in values if self.holds(one)]
         return found

@@ -67,6 +67,8 @@ def test_verbs_show_what_waiting_costs(tmp_path: Path) -> None:
     compared = CliRunner().invoke(compare_verb.command, [before, after, *prices, *more])
     assert compared.exit_code == compare_verb.CONDITION_HOLDS
     assert "waiting (an hour)" in compared.output
+    unpriced = CliRunner().invoke(compare_verb.command, [before, after, *more])
+    assert "name another value, or give its price" in str(unpriced.exception)
 
     counted = CliRunner().invoke(traffic_verb.command, [before, *prices, "--format", "json"])
     (waiting,) = (

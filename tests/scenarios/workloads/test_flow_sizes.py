@@ -35,6 +35,7 @@ def test_a_file_has_octets_and_per_cent(tmp_path: Path) -> None:
         ("10 100", "line 1: octets and per cent must grow"),
         ("-0.5 0\n10 100", "line 1: octets and per cent must grow"),
         ("0 0\nnan 100", "line 2: octets and per cent must grow"),
+        ("0 0\n9e12 100", r"line 2: octets and per cent must grow .* to 1 TiB at most"),
         ("0 0\n10 inf", "line 2: octets and per cent must grow"),
         ("0 0\n10", "line 2: write octets"),
         ("", "does not end at 100"),

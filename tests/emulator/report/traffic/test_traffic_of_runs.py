@@ -448,6 +448,7 @@ def test_a_matrix_marks_rails_and_stages(layout: str) -> None:
         (["runs/absent"], "there is no folder, trace or scenario runs/absent"),
         (["allreduce:sizes"], "'sizes' is not NAME=VALUE"),
         (["allreduce:sizes=1MiB", "--row", "2"], "has rows 1 to 1"),
+        ([".", "--param", "sizes=1MiB"], "--param and --topology are of scenarios and traces"),
     ],
 )
 def test_what_cannot_be_counted_has_a_sentence(words: list[str], sentence: str) -> None:
