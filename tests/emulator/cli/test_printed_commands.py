@@ -15,17 +15,21 @@ from emulator.run.runner import RunRequest
 from tests import CHECKOUT
 from tests.reference_tables import PAGES
 
-_PRINTED = re.compile(r"^ {4,}(uetemu run (?:.*\\\n)*.*)$", re.MULTILINE)
-#: Words that stand for a file of the reader.
-_FILE = re.compile(r"\brun trace\b|\.(?:py|yaml|txt|json)\b|\bFILE\b")
+_PRINTED = re.compile(
+    r"^ {4,}(uetemu run (?:.*\\\n)*.*)$|`(uetemu\s+run\s[^`]+)`", flags=re.MULTILINE
+)
+#: Words that stand for something of the reader's, such as a file, or begin no run.
+_OPEN = re.compile(
+    r"\brun trace\b|\.(?:py|yaml|txt|json)\b|\b(?:FILE|NAME|SCENARIO)\b|--help|--clock"
+)
 
 
 def printed() -> list[str]:
-    """Return the commands, without their comments, that need no file of the reader's."""
-    found = (text for page in PAGES for text in _PRINTED.findall(page.read_text()))
+    """Return the commands, without their comments, that need nothing of the reader's."""
+    found = ("".join(one) for page in PAGES for one in _PRINTED.findall(page.read_text()))
     lines = (text.replace("\\\n", " ") for text in found)
     commands = dict.fromkeys(shlex.join(shlex.split(line, comments=True)) for line in lines)
-    return [command for command in commands if not _FILE.search(command)]
+    return [command for command in commands if not _OPEN.search(command)]
 
 
 class _DraftedError(Exception):
