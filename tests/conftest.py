@@ -1,7 +1,5 @@
 """For all tests: what cannot run here is skipped by name, and what is quick runs first."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -3,8 +3,6 @@
 A manual holds a table between the lines ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby

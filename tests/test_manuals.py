@@ -1,7 +1,5 @@
 """The manuals: their links lead somewhere, and the paths that they name exist."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import Counter

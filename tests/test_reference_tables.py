@@ -1,7 +1,5 @@
 """The manuals' tables say what the code says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

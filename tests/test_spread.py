@@ -1,7 +1,5 @@
 """Files whose tests workers share."""
 
-from __future__ import annotations
-
 from tests import CHECKOUT
 from tests.harness.spread_tests import SPREAD
 

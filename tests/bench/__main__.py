@@ -6,8 +6,6 @@ Ratios are measured against something known in the same run, so they mean the sa
 machine; seconds and megabytes belong to the machine, which is described beside them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import sys

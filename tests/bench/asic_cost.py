@@ -9,8 +9,6 @@ Then a routed hop, in by one port and out by another, with the program for the h
 that for a virtual one: the median of the ratios.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

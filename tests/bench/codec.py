@@ -4,8 +4,6 @@ Both do the whole job in the same run: from field values to the octets of a fram
 and IP checksum, and from octets to the value of every field.  The results are compared.
 """
 
-from __future__ import annotations
-
 import statistics
 import struct
 import time

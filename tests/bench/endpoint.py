@@ -9,8 +9,6 @@ between two GPUs on different rails, reliable unordered delivery, 4 KiB payloads
 The fabric is not slowed down (dilation 1), so that its 400 Gb/s never limit.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

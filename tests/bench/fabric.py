@@ -1,7 +1,5 @@
 """How fast a fabric comes and goes, against Mininet's own builder on the same topology."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import statistics

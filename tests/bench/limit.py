@@ -8,8 +8,6 @@ does it at each bar::
 Switches have no ASIC.  Times are of the process (us), with softirqs in its system calls.
 """
 
-from __future__ import annotations
-
 import ctypes
 import secrets
 import socket

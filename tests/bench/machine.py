@@ -1,7 +1,5 @@
 """The machine that a benchmark ran on: what it is, how fast, and how quiet it was."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -4,8 +4,6 @@ Both ends are processes of Python.  Each round has every measurement of both, in
 medians of the rounds' ratios, and of the measurements themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import secrets

@@ -6,8 +6,6 @@ measured against.
 octets for so many octets.
 """
 
-from __future__ import annotations
-
 import socket
 import statistics
 import struct

@@ -6,8 +6,6 @@ the last row, and those over one process's; windows of virtual time; messages in
 and octets in all, of rank 0; octets that cross the cut as the division of the fabric expects them.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

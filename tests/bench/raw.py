@@ -4,8 +4,6 @@ Plain Python at both ends, no protocol: ``sendmsg`` of header and payload as fas
 ``recv_into`` and a count.  Two processes, each in its GPU's namespace.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -7,8 +7,6 @@ A figure is the ratio of this tree's processor time to the other's: the median o
 the lowest and highest.  Times of a packet leave out what a run of one small message takes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

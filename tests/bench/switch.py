@@ -15,8 +15,6 @@ before it is not marked.  The programs do all that they do for a packet on its w
 fabric: classify, choose among the spines, queue, mark, count, and tell the last hop's queue.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket

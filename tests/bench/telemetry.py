@@ -4,8 +4,6 @@ A bare raw socket sends through the switches of the reference fabric as fast as 
 goes, so whatever sampling takes is missing at once.  The links are too fast to limit.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import statistics

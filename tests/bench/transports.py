@@ -5,8 +5,6 @@ socket would.  Over a fabric: as in :mod:`tests.bench.endpoint`, ``uetemu fep`` 
 on two GPUs on different rails, without congestion control.  Ratios mean the same on any machine.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

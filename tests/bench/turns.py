@@ -12,8 +12,6 @@ Times are microseconds of both ends together for a data packet with what answers
 message.  A figure is the median of its rounds, in which all transports take turns.
 """
 
-from __future__ import annotations
-
 import gc
 import heapq
 import json

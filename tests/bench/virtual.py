@@ -4,8 +4,6 @@ Packets are data packets of all iterations, warm-ups too.  The rate leaves out w
 small message takes, which is building, starting and ending; processor time is of all threads.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Watch a run and all processes below it: its processor time, memory and events."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

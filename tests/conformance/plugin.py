@@ -9,8 +9,6 @@ results before this run; without pytest's cache (``-p no:cacheprovider``) and wi
 nothing is written.  Under xdist the workers report and the controller writes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

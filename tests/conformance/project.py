@@ -1,7 +1,5 @@
 """A little project with tests and statements of its own, on which the report is tried."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ To be called after tests of statements have changed and run; of files that did n
 was shipped stays.  A test stands in it once, whatever its parameters.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ longer names a statement.  A test in a part that was not collected stays.  If co
 failed or was skipped, that becomes the outcome of the tests known in it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

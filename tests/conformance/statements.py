@@ -1,7 +1,5 @@
 """The statements a stack is tested against, read from ``statements.toml``."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

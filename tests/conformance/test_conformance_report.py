@@ -1,7 +1,5 @@
 """The conformance report: from markers through pytest's plugin and its file to the verb's table."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

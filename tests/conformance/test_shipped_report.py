@@ -1,7 +1,5 @@
 """The report that is shipped is of the tests and statements that stand beside it."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from importlib import metadata

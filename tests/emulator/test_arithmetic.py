@@ -1,7 +1,5 @@
 """The arithmetic of traffic experiments against numbers computed by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Drawings that stand in a page hold shapes and text, whatever a name contains."""
 
-from __future__ import annotations
-
 from emulator.html_page import only_shapes
 
 

@@ -1,7 +1,5 @@
 """Versions of installed packages, as ``importlib.metadata`` has them."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from pathlib import Path

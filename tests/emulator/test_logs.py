@@ -1,7 +1,5 @@
 """``uetemu -v`` and ``UETEMU_LOG``: what is logged, and how wrong words are refused."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

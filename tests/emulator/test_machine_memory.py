@@ -1,7 +1,5 @@
 """Test what the machine has to give where a control group limits it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

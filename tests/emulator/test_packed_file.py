@@ -1,7 +1,5 @@
 """Files of users as octets and text: bounds, encodings, and how far a long one is."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 from pathlib import Path

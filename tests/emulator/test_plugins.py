@@ -1,7 +1,5 @@
 """A user's files add things by name, as a user would have it: the whole command, once for each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

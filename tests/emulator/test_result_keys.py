@@ -1,7 +1,5 @@
 """Every key of ``result.json`` and every counter has a meaning in the manual, and no other has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Scenarios by name and from a user's file, and what is said of files that are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

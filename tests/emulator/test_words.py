@@ -1,7 +1,5 @@
 """64-bit words, which compiled code has in registers, are those of C interpreted, too."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

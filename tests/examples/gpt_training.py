@@ -1,7 +1,5 @@
 """Train a small GPT, whole replicas (ddp), sharded (fsdp), split by heads (tensor) or layers."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 from collections.abc import Iterable, Sequence

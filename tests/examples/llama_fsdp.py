@@ -8,8 +8,6 @@ With its defaults it has the 8.03e9 parameters of Llama 3.1 8B.  ``--replicas N`
 the shards, on a mesh of replicas and shards.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import torch

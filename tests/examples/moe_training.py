@@ -1,7 +1,5 @@
 """Train experts, one at each rank: a router says which tokens go to which, and how many do."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 

@@ -11,8 +11,6 @@ uetemu graph --plugin ./one_spine.py one_spine:leaves=3,hosts=4
     h0g0 h1g0  h2g0 h3g0     servers of one GPU
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from topologies import addressing as plan

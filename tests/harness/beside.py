@@ -1,7 +1,5 @@
 """Which tests run at the same time: those marked ``alone`` run while no other does."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

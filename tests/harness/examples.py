@@ -1,7 +1,5 @@
 """How many examples Hypothesis draws: a tenth of the full number, and all of them at night."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """Cases that CI leaves to the nightly tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -5,8 +5,6 @@ Programs that they start run as a user's.  Tests that do without such objects ru
 with UETEMU_TESTS_COMPILED=1.
 """
 
-from __future__ import annotations
-
 import os
 
 from emulator.compiled.finder import run_sources

@@ -1,7 +1,5 @@
 """Which tests a worker of xdist takes together: those of a file, or each long one by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling

@@ -1,7 +1,5 @@
 """Define what tests of trace formats share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ that *survives* is a rule that no test holds, or a change that makes no differen
 beside the conformance report; ``uetemu conformance`` shows it.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

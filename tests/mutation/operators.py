@@ -4,8 +4,6 @@ A mutant is one change at one place of one file: a comparison, an operator, a co
 constant becomes another, or a call is left out.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 from collections.abc import Callable, Iterator

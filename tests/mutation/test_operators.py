@@ -1,7 +1,5 @@
 """Test what a mutant is, and that the conformance tests' harness notices one and only one."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

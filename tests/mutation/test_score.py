@@ -1,7 +1,5 @@
 """Small changes to ``uet/`` are noticed by its tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

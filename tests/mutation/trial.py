@@ -1,7 +1,5 @@
 """One mutant against the conformance tests, in a process of its own."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

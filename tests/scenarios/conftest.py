@@ -1,7 +1,5 @@
 """Runs of scenarios: on a modelled fabric, which the sweep holds to the kernel's frame by frame."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs on GPUs with two ports, behind shared NICs, and on rails without a spine."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import defaultdict
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """The AllReduce scenario: parameters, schedules and its ideal time, without any kernel."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

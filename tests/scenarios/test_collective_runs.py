@@ -1,7 +1,5 @@
 """Collectives over real fabrics, over either transport: right, exact, and never below the ideal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

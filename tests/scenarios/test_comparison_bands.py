@@ -4,8 +4,6 @@ What is asserted is the order of things and what must never happen; how large th
 recorded, for it depends on thresholds and sizes.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """AllReduce on fabrics other than a Clos of rails, and what PFC allows there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -5,8 +5,6 @@ on the smallest run of its scenario.  What has an effect only beside others has 
 :data:`BESIDE`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Disaggregated serving over real fabrics, over either transport."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -5,8 +5,6 @@ resource; so a new scenario is tried by itself.  A row may take :data:`TOLERANCE
 takes more is in :data:`EXCEPTIONS`, with the mechanism that was found; a stale one fails.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir

@@ -1,7 +1,5 @@
 """Training steps over real fabrics, one job and several, over either transport."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

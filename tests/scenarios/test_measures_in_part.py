@@ -1,7 +1,5 @@
 """All scenarios: what rank 0 measures needs the operations of no more GPUs than its own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How many GPUs a model needs, and what its first layers send."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

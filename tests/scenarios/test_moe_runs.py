@@ -1,7 +1,5 @@
 """Mixtures of experts over real fabrics, over either transport, with and without a fault."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The scenarios that train networks: their shapes, their numbers and what they refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

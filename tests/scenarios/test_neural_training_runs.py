@@ -1,7 +1,5 @@
 """Trainings over real fabrics, over either transport and by either clock: right to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Priority flow control in whole runs: an incast that loses nothing, and a storm."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Runs over scale-up networks of every shape: right, and never faster than the ideal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

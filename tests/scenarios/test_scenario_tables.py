@@ -1,7 +1,5 @@
 """Tables of all scenarios: their width, what they leave out, and the sentence below them."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import takewhile

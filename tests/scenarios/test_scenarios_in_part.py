@@ -1,7 +1,5 @@
 """All scenarios, compiled for some of the GPUs: theirs are as in the whole, others have buffers."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

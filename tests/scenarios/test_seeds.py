@@ -1,7 +1,5 @@
 """Runs with several seeds, and what their iterations begin with, as they are planned."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers read and write storage nodes by RDMA, in virtual time: every octet is right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ Perfetto's own trace processor is not to be had from a package registry, so that
 checked instead.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The trace scenario: its parameters, its default fabric, and files on the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Traces replayed over real fabrics, over either transport: right, exact, not below the ideal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Sizes are such that start and end, which cost about ten microseconds whatever th
 part, or that a warm-up takes them away.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One small run of every traffic scenario over a real fabric, its counters held together."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

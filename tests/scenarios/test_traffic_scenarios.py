@@ -1,7 +1,5 @@
 """Every traffic scenario, without any kernel: what it compiles, expects and refuses."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

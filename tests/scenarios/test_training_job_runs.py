@@ -1,7 +1,5 @@
 """Jobs over real fabrics that start, lose GPUs, and go on: right to the bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Several transports on one fabric: the same work, the same switches, the same measures."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One job over RUD, ROD, RUDI and UUD: what each costs, and what losses do to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

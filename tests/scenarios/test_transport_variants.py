@@ -1,7 +1,5 @@
 """Runs whose endpoints speak Ultra Ethernet in another way, and those that keep event logs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """The tutorial's commands do what it says, one after the other as a reader types them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

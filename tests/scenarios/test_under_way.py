@@ -1,7 +1,5 @@
 """How much of a flow is under way: no window of the scenario's decides for the transport."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Labs and runs for tests: random names, and proof that nothing is left of them."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

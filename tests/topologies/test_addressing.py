@@ -1,7 +1,5 @@
 """Test the addressing plan from outside: no MAC is another maker's."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

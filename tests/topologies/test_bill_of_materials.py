@@ -1,7 +1,5 @@
 """A bill of materials counts what a topology is made of; a user's price list gives it its cost."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -1,7 +1,5 @@
 """The parts of a Clos fabric, each by itself: panels, subnets, trunks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The machines' networks of a cluster, and the tenants of its frontend."""
 
-from __future__ import annotations
-
 import dataclasses
 from ipaddress import IPv4Network
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples of the room's manual are fabrics that can be built, with the addresses it names."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

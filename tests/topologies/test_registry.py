@@ -1,7 +1,5 @@
 """Registries: what is refused, in which order names stand, and when modules are imported."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test what users write: rates, times and sizes with units, and topology specs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Rails whose subnet lies on several switches: the ways over them, and what cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ethernet, IP, UDP and the CRC around UET packets (UES 3.5.10)."""
 
-from __future__ import annotations
-
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether

@@ -1,7 +1,5 @@
 """Test when an endpoint must be looked at again, whatever it sends at a time."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

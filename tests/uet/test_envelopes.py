@@ -1,7 +1,5 @@
 """Both encapsulations of UET over both versions of IP, with and without the CRC (UES 3.5.10)."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -7,8 +7,6 @@ mutations get far.  Nothing may be raised, written outside the registered memory
 bound, timers must move on, and afterwards the endpoint serves its peers as before.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Test what loss costs, in virtual time and therefore exactly: a link with 64 packets in flight."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

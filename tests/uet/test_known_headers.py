@@ -1,7 +1,5 @@
 """An opener that has seen an IP header takes the next packet with it for what it is."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.network import flip

@@ -1,7 +1,5 @@
 """Test what each profile lets an endpoint ask for, and do for others (UES 2.2)."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from typing import Any, Final

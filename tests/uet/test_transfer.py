@@ -4,8 +4,6 @@ Corruption is tested with the CRC only: without it a flipped bit in a payload, a
 makes another valid packet, which no endpoint can tell from the true one.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

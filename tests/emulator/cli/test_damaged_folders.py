@@ -1,7 +1,5 @@
 """Verbs that read folders have a sentence for whatever the files hold, and never a traceback."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A file that finds no room is not begun: what stood there stays, and nothing is left beside it."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path

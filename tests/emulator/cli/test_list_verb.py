@@ -1,7 +1,5 @@
 """What there is, by name, and the nearest name of a verb that there is not."""
 
-from __future__ import annotations
-
 import click
 import pytest
 

@@ -1,7 +1,5 @@
 """Words of a call that are passed on, and refusals that come from one rank of several."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -3,8 +3,6 @@
 Machines whose ranks would not fit together are refused by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every option of ``uetemu run`` is heard or refused; shared names lead to the right scenario."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cache

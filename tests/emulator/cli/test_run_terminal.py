@@ -1,7 +1,5 @@
 """Progress of a run where standard error is no terminal."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

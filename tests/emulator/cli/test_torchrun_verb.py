@@ -1,7 +1,5 @@
 """The command ``uetemu torchrun``: what it refuses, and what it repeats."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the command line says of words that it cannot take."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

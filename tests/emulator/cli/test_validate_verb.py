@@ -1,7 +1,5 @@
 """What cannot be validated at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from click.testing import CliRunner

@@ -1,7 +1,5 @@
 """``uetemu wireshark`` as a user calls it, with a home folder of its own."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

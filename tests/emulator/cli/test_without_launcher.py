@@ -1,7 +1,5 @@
 """A command that no launcher has started loads nothing of MPI."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

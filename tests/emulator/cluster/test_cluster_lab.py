@@ -1,7 +1,5 @@
 """The dilations of a cluster's networks are those requested, or the defaults."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cluster.cluster_lab import DEFAULTS, dilations, member_name

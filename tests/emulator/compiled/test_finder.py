@@ -1,7 +1,5 @@
 """Compiled modules run where a build fits the sources; else these do, and a sentence says why."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

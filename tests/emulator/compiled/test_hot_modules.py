@@ -1,7 +1,5 @@
 """The listed modules are those that mypyc may compile."""
 
-from __future__ import annotations
-
 import re
 
 from emulator.compiled.hot_modules import HOT

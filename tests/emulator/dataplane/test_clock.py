@@ -1,7 +1,5 @@
 """Dilation stretches times and lowers rates."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Topology files of other tools: each is named by its content, and what is read is said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fabrics that the model lacks are refused with one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.kinds import KINDS

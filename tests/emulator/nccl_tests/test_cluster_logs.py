@@ -1,7 +1,5 @@
 """Logs of nccl-tests: every version reads alike, and a bad one ends in a sentence with its line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

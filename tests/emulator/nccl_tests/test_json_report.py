@@ -1,7 +1,5 @@
 """The JSON of nccl-tests: every key has the type that nccl-tests 2.19 gives it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plugin in sessions of its own: marks, options, root, and what a failure shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

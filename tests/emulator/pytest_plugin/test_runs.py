@@ -1,7 +1,5 @@
 """Bounds of rows: what they mean, and which texts are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

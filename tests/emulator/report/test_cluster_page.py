@@ -1,7 +1,5 @@
 """A run in virtual time has a figure of all its ports, or the reason why it has none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run folders as their readers have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

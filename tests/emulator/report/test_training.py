@@ -1,7 +1,5 @@
 """The course of trainings: by hand, from folders of other versions, and as TensorBoard's files."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

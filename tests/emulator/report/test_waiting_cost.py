@@ -1,7 +1,5 @@
 """What waiting GPUs cost: in rows, in sentences, by the verbs, and where nothing waits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

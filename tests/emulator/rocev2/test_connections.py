@@ -1,7 +1,5 @@
 """Test who talks to whom, and what a run makes of ``rocev2:...``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test that connections made on demand are those of a table of all, which no end keeps."""
 
-from __future__ import annotations
-
 import gc
 import random
 import zlib

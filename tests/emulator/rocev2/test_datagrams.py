@@ -1,7 +1,5 @@
 """Unreliable connections and datagrams, packet by packet."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.rocev2.connection.work import WorkError

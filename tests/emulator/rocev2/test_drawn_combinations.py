@@ -3,8 +3,6 @@
 A failing seed is a case of its own: run it alone with ``-k "seed-7]"``.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

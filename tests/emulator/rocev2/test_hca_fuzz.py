@@ -1,7 +1,5 @@
 """Hostile packets: whatever comes, it is counted and never raised, and the endpoint goes on."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole transfers between two endpoints, over clean and hostile wires."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

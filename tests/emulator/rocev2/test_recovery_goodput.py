@@ -1,7 +1,5 @@
 """Test what loss costs the two ways of recovery: 64 packets in flight at 400 Gb/s."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

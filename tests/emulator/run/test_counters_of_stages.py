@@ -1,7 +1,5 @@
 """Counters of a run whose transports have switches of their own, one after the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.harness.runs.processes import begun

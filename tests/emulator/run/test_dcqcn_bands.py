@@ -5,8 +5,6 @@ Its figures are of the ns-3 model and the changes in
 the same thresholds, and for the incast a pause for each input port from 790 kB on; five seeds.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The shares of MPI ranks in a run: who has which schedules, and who weighs the trials."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Sequence

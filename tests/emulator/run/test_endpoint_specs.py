@@ -1,7 +1,5 @@
 """Test what agents and switches are given for a run, before any of them exists."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.switch import switch_choice as choice

@@ -1,7 +1,5 @@
 """Runs time their frames from NIC to NIC: sums by hand to the picosecond, waits, true counts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GPUs with two ports in runs: both carry, either may be pulled or swallow what comes in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs whose fabric is a model have the digests of the kernel's, without root and Mininet."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

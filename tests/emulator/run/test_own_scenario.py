@@ -1,7 +1,5 @@
 """Test sentences about a user's own scenario whose functions fail, or return nonsense."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

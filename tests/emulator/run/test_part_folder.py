@@ -1,7 +1,5 @@
 """Folders of processes that are not the first, and how their files come to it."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections.abc import Iterator

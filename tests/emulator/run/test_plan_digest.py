@@ -1,7 +1,5 @@
 """Test what ranks compare of their plans."""
 
-from __future__ import annotations
-
 from emulator import scenario
 from emulator.run.plan.run_plan import RunRequest, drafted
 from emulator.run.run_secret import plan_digest

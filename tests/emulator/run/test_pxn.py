@@ -1,7 +1,5 @@
 """PXN: whose writes are relayed, that what arrives is what was sent, and columns in parts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Run folder, result schema, table and fidelity verdict."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

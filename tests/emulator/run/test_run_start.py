@@ -1,7 +1,5 @@
 """Test what stands in the folder of a run that was killed early."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A figure of htsim is that of uet-htsim on the fabric that ``uetemu graph -f htsim`` writes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run says so where the kernel's own hash chose paths, as another kernel's may differ."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

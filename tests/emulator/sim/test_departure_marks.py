@@ -1,7 +1,5 @@
 """Marks on departure, as the ECN test plan of SONiC has them (sonic-mgmt, ECN-test-plan.md)."""
 
-from __future__ import annotations
-
 import statistics
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The order of events, which is the same whoever asks for them first."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Test what a cable that is pulled takes with it, to the nanosecond; no kernel is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

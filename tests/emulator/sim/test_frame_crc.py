@@ -1,7 +1,5 @@
 """The CRC of a line's frames is the CRC32C of their stamps and octets."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """A frame of data has one tag on its whole way; what is no data has none."""
 
-from __future__ import annotations
-
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6

@@ -1,7 +1,5 @@
 """Test what lines note for samples: octets of NICs, pauses, in memory that workers share."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Test when the switches are sampled in virtual time, and that nobody waits for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 

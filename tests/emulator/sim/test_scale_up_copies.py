@@ -1,7 +1,5 @@
 """Copies over NVLink: ports take turns, and what a dead GPU had not sent whole does not arrive."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.sim.endpoint.operations.nvlink import CopyNotice, ScaleUpLink

@@ -1,7 +1,5 @@
 """Procedures advance as their trials end; what was found stands in ``suite.json`` and in CSV."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A small program stands in for ``uetemu``: the pool is its caller.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Scripts of tests on a fabric, run by the command."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

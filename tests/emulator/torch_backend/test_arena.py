@@ -1,7 +1,5 @@
 """Room in a GPU's memory for calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The words of ``--compute``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole training scripts: each transport, and gloo, trains the same model."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Time of computing, of tensors that ranks share."""
 
-from __future__ import annotations
-
 from tests.emulator.torch_backend.scripts import NEEDS_TORCH
 
 pytestmark = NEEDS_TORCH

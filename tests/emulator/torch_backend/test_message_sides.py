@@ -1,7 +1,5 @@
 """Sends and receives that find each other."""
 
-from __future__ import annotations
-
 from emulator.torch_backend.calls import ANY, RECEIVE, SEND, Call
 from emulator.torch_backend.message_sides import MessageSides
 

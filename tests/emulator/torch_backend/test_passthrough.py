@@ -1,7 +1,5 @@
 """Ranks of a script without a fabric."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

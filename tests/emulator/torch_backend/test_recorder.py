@@ -1,7 +1,5 @@
 """Recordings of scripts: what ranks compute and send, and what overlaps what."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

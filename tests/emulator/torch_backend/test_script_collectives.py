@@ -1,7 +1,5 @@
 """Collectives of scripts: tensors that come back are those that crossed the fabric."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

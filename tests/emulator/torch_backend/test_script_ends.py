@@ -1,7 +1,5 @@
 """Scripts that do not end well: who is named, and that nothing is left."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scripts whose torch.distributed is the fabric."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

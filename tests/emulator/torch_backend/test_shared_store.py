@@ -1,7 +1,5 @@
 """The store that the ranks of a script share."""
 
-from __future__ import annotations
-
 from emulator.torch_backend.calls import StoreAnswer, StoreCall
 from emulator.torch_backend.shared_store import SharedStore
 

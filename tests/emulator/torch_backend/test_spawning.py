@@ -1,7 +1,5 @@
 """Scripts that would start processes of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """RoCEv2's retry timer in runs: it outlasts pauses, and what waiting for it took is told."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

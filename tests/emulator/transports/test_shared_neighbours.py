@@ -1,7 +1,5 @@
 """Endpoints of a fabric share what they know of their neighbours, whatever subnet they are in."""
 
-from __future__ import annotations
-
 from emulator.transports.shared_neighbours import shared_neighbours
 from topologies.addressing import next_hops
 from topologies.catalogue import load

@@ -1,7 +1,5 @@
 """Processes own GPUs, exchange what they have of them, and fail alike."""
 
-from __future__ import annotations
-
 from emulator.workers.division import ALONE, Division
 from emulator.workers.ranks.exchange import Ranks
 from tests.harness.engine.memory_channel import ranks_of

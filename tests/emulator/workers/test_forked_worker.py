@@ -1,7 +1,5 @@
 """Calls of a worker in another process, and what comes back of exceptions."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 

@@ -1,7 +1,5 @@
 """A run that is told to end does end, whatever code the signal happened to hit."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every node of a fabric has one owner, and workers know how far they may run ahead."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Reports of windows reach other ranks as far as those need them."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import cast

@@ -1,7 +1,5 @@
 """Test what a worker keeps of the endpoints that an iteration leaves behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ They end with the sockets that hold them.  Where a test sets a rate of nearly no
 queue never drains and the outcome does not depend on time.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

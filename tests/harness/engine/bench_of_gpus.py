@@ -1,7 +1,5 @@
 """A small fabric of the virtual clock with GPUs that do what a test's schedules say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

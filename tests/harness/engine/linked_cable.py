@@ -1,7 +1,5 @@
 """A cable with a link layer between two ends, without a kernel: what waits, arrives and is lost."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Channels between ranks that are all in this process."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Numbers for calculation by hand: a frame takes 84 ns at 400 Gb/s and 448 ns at 7
 1.68 ns at 400 Gb/s; a cable is 200 ns long.  Times are in ns from the first octet that leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from emulator.dataplane.switch.bpf.layout import DropReason

@@ -1,7 +1,5 @@
 """Ranks that are threads of this process, each with a channel in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar

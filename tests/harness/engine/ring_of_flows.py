@@ -4,8 +4,6 @@ A scenario for ``uetemu run PATH``.  Each link carries two flows at the rate of 
 on their way fill the buffers behind those that begin there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

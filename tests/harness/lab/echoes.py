@@ -3,8 +3,6 @@
 One raw socket in each namespace, all in this process: thousands of pairs take a second.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A small lab for endpoint tests: two servers, so that a rail and a scale-up network exist."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

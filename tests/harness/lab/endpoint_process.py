@@ -1,7 +1,5 @@
 """``uetemu fep`` and ``uetemu hca`` as processes of a test, with the events they tell."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Define where packets get by what the kernels of a lab have: rules, routes, bridges, tunnels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cases that run under Debian's kernel in one virtual machine, and report in one file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cluster that runs during a block, as a scenario of clusters sees it."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

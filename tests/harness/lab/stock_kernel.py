@@ -13,8 +13,6 @@ seconds and works a tenth to a twentieth as fast.  The kernel is an unpacked Deb
 ``modules.dep`` made (``vagrant/provision.sh`` puts it in :data:`KERNEL`).
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Traffic for tests: datagrams of a process in a node, and what arrived."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

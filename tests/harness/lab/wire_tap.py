@@ -1,7 +1,5 @@
 """Taps hear what leaves the ports of a lab with a virtual clock, and send into them."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -1,7 +1,5 @@
 """The captures of another implementation, decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Define what each capture shows: how its endpoints were set up, and what was posted on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

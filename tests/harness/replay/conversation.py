@@ -5,8 +5,6 @@ order in which PDCs were opened, PSNs the distance from the PDC's first one, and
 can foretell (entropy of requests, congestion state) is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.harness.replay.capture import OTHER, Packet

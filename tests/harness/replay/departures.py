@@ -4,8 +4,6 @@ Everything that is not in here must be the same.  Numbers count the packets of o
 role of the initiator those of one kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Our endpoints in the places of captured ones, and what is posted on them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.harness.replay.capture import ADDRESSES, INITIATOR, MACS, OTHER, TARGET, domain, version

@@ -5,8 +5,6 @@ SYN until the first was read, and CLEAR_PSN says how far.  So an answer is given
 as the captured requests allow.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Define what is in memory, and what applications have heard, when a captured exchange is over."""
 
-from __future__ import annotations
-
 from tests.harness.replay.capture import ADDRESSES, INITIATOR, TARGET, version
 from tests.harness.replay.cases import CASES, HEADER_DATA, OPERAND, TAG, WORD, Case, message
 from uet.transport import Completion

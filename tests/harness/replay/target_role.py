@@ -1,7 +1,5 @@
 """Our endpoint in the place of a captured target: it hears the captured initiator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.harness.replay.capture import TARGET, decode, domain, packets

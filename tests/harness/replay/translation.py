@@ -1,7 +1,5 @@
 """Makes captured frames fit a conversation with other identifiers, PSNs and keys in use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

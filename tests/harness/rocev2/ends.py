@@ -1,7 +1,5 @@
 """Two or more RoCEv2 endpoints in one process, on the network of the Ultra Ethernet tests."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One endpoint, and a test that plays its peer packet by packet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

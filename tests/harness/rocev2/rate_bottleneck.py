@@ -9,8 +9,6 @@ Packets have one size, senders always have more to send, and their links are as 
 bottleneck's.  Whatever is random comes from the given seed.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import deque

@@ -4,8 +4,6 @@ G1..G13 agree with scapy's ICRC and with what tshark reads in them; ``CONNECTX``
 ConnectX-4 Lx and is published with scapy's regression tests.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from emulator.rocev2.wire.codes import Extension

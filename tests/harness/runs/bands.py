@@ -4,8 +4,6 @@ A band is stated beside what it is about; a test runs the scenario over several 
 every row against it with :func:`within`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Opens a page in Debian's Chromium without a screen, and reads what its scripts made of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

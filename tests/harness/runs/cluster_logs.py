@@ -1,7 +1,5 @@
 """Logs as several versions of nccl-tests print them, made for tests: no cluster's numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """The collectives that are scenarios, and their algorithms, as the scenarios have them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 from scenarios import SEVERAL, collective_benchmarks

@@ -23,8 +23,6 @@ lost to a cable without carrier is known in sum only: there, no place may have m
 and what is missing at all places is what the rows report.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A record is its length (8 octets, little endian), the masked CRC-32C of those, t
 masked CRC-32C of that.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

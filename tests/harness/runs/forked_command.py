@@ -1,7 +1,5 @@
 """``uetemu`` in a child of the test's process, whose modules it has: it imports nothing again."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -5,8 +5,6 @@ switches that balance by flow, and wait in the same queues.  They arrive in the 
 left, but for those that were dropped or trimmed.
 """
 
-from __future__ import annotations
-
 import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterator

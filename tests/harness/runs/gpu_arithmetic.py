@@ -1,7 +1,5 @@
 """Functions of GPUs for tests of the executor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Chromium reads messages from descriptor 3 and writes to descriptor 4, each ended by a zero octet.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

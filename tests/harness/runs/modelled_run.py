@@ -1,7 +1,5 @@
 """``uetemu run --fabric model`` in a child of the test's process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``mpirun`` with ranks on this machine, or on two namespaces that are machines of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Iterations and outcomes made of given times of messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

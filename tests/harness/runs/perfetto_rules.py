@@ -8,8 +8,6 @@ open on its thread or it is dropped, flows join the slices that they are bound t
 to processes, and names of threads to thread ids.  Errors of Perfetto are troubles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

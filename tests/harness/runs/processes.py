@@ -1,7 +1,5 @@
 """``uetemu`` as a process of its own, and what it leaves."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

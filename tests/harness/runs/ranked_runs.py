@@ -1,7 +1,5 @@
 """Runs of several ranks, as mpirun starts them: here, or in namespaces that stand for machines."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

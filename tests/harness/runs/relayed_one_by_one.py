@@ -1,7 +1,5 @@
 """Writes relayed one by one in all schedules at once: plain, and as slow as that is."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ chooses.  Data is read when it is delivered; the sender's region must hold the s
 start to completion, because a transport may read it again at any time until then.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

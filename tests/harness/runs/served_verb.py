@@ -1,7 +1,5 @@
 """A verb of ``uetemu`` that serves HTTP, as a process of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Nobody proves who he is to it (``auth/none``): it is reached from these namespaces alone.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Small training steps of transformers, divided in each of the ways there are."""
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 from typing import Any

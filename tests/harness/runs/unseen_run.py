@@ -1,7 +1,5 @@
 """A run that nobody looks at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from emulator.run.plan.run_plan import RunPlan

@@ -1,7 +1,5 @@
 """Schedules that were compiled for some of the GPUs are compared with those of all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from emulator.sim.endpoint.operations.schedule import Schedule

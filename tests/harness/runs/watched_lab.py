@@ -1,7 +1,5 @@
 """A lab that is watched, made of numbers alone: no kernel, no root."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks that hold for every run that ends well, whatever it ran."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run folder written by hand, small enough to know every number in it."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes suite folders by hand: a few tests, with the run folders of their trials."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

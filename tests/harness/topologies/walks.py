@@ -1,7 +1,5 @@
 """Every way that packets take through a fabric, followed step by step through its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from topologies.model import Topology

@@ -1,7 +1,5 @@
 """Share between tests of the API: a wire that is listened to, and required completions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

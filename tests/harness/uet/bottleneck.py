@@ -9,8 +9,6 @@ Packets have one size, senders always have more to send and a link as fast as th
 Whatever is random comes from the given seed.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable

@@ -9,8 +9,6 @@
     bench.end(message)
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from types import SimpleNamespace

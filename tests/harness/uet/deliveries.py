@@ -8,8 +8,6 @@
     assert bench.completions[0].length == 5
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Events of a trace against their JSON Schema, by the library jsonschema."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from jsonschema import Draft202012Validator, ValidationError

@@ -1,7 +1,5 @@
 """Define what must hold of an endpoint at any time, and when nothing is left to do."""
 
-from __future__ import annotations
-
 from uet.fep import FabricEndpoint
 from uet.pds.open_requests import RING
 from uet.pds.pdc import PdcState

@@ -5,8 +5,6 @@ reorders and corrupts them as asked.  Time advances to the next event only, so a
 takes no time and is exact.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Open requests without a PDC: a window whose packets count as sent, and the flow they are of."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

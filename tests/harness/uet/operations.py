@@ -5,8 +5,6 @@ delivery mode.  It posts at once or, for what comes late, in ``exchange.later``;
 the end goes to ``exchange.checks``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise

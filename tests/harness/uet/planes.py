@@ -1,7 +1,5 @@
 """Fabric interfaces in one process: NICs with a FEP in each plane, and planes that can die."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

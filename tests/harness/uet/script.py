@@ -10,8 +10,6 @@ Packets of the peer are built with the scapy layers, those of the endpoint are d
 Every frame of the endpoint must decode without a complaint.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any

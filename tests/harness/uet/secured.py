@@ -1,7 +1,5 @@
 """An endpoint in a secure domain, and a peer that the test plays in it (UES 3.7)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -8,8 +8,6 @@ A switch's hash maps every EV to a path for good.  ACKs come one RTT after their
 that nobody answers is taken to be lost after three.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A semantic sublayer that says what the test tells it to, and remembers what it was given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tests.harness.uet.script import Script

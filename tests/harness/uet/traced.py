@@ -1,7 +1,5 @@
 """Two endpoints that write down what happens to them, and a network between them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whole secured frames, over IPv4 and IPv6, with UDP and without, and their way back."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 
 from uet.tss.record import SecureDomains, SecureRecords, covered

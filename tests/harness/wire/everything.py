@@ -4,8 +4,6 @@ Exchanges of two endpoints over wires that lose, copy, reorder and trim give the
 packets and NACKs that no such exchange needs come from the functions that make them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

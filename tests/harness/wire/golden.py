@@ -1,7 +1,5 @@
 """The golden vectors: one packet each, with its octets, fields and derived numbers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

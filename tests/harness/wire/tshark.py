@@ -1,7 +1,5 @@
 """Runs tshark with the generated dissector, and compares what it shows with the decoder."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Test 5.2 pools the frames of all runs, and holds loaded fabrics against the idle one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of the suite that follow from several others: marks by depth, failover, estimates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

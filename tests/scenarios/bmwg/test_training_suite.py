@@ -1,7 +1,5 @@
 """The training suite has every test of the draft, and each asks for trials that can be run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

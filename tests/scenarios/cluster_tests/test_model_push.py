@@ -1,7 +1,5 @@
 """A tree of peers doubles the copies of a model in each round."""
 
-from __future__ import annotations
-
 import pytest
 
 from scenarios.cluster_tests.model_push import Parameters, services, tree, ways

@@ -1,7 +1,5 @@
 """Rows over TCP and by RDMA stand beside each other, with what bounds them."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.errors import UserError

@@ -1,7 +1,5 @@
 """Sizes, columns, communicators and refusals of collectives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data of collectives: exact in every order where they claim it, bounded where they do not."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

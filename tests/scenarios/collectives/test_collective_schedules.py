@@ -1,7 +1,5 @@
 """Schedules of every algorithm of every collective, proven in memory in any legal order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 

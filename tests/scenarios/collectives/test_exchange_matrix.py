@@ -1,7 +1,5 @@
 """Matrices of exchanges: shares, files, and what files may not hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

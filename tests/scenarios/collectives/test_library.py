@@ -1,7 +1,5 @@
 """Libraries of collectives: what they choose, and what GPUs take for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

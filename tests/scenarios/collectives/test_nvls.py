@@ -1,7 +1,5 @@
 """NVLS: the scale-up switch sums and copies, and each port carries less."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

@@ -1,7 +1,5 @@
 """Ring order, reduce-scatter and all-gather, proven in memory."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Compiles for some of the GPUs: their schedules are those of the whole, others have buffers."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

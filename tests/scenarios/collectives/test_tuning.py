@@ -1,7 +1,5 @@
 """The choice of an algorithm by NCCL's model, against times reckoned by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The suite of published measurements: values, ratios and verdicts from the rows of runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

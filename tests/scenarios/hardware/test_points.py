@@ -1,7 +1,5 @@
 """Every published measurement can be read, says where it comes from, and has a run or a reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

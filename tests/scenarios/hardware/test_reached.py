@@ -1,7 +1,5 @@
 """The share of the emulated bandwidth that clusters reach comes from the published points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Collectives of scripts, compiled for a fabric."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The scenario of a script."""
 
-from __future__ import annotations
-
 import pytest
 
 from scenarios.torch_script.torch_run import ScriptParameters, TorchScript

@@ -1,7 +1,5 @@
 """Traces as plain lists: what is written is read as the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

@@ -1,7 +1,5 @@
 """Notes of a script's ranks as a trace."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Replays of traces, proven in memory: every element, in any legal order."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Files of traces: packed or not, and too large for the memory."""
 
-from __future__ import annotations
-
 import gzip
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces with smaller messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

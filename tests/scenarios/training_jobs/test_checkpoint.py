@@ -1,7 +1,5 @@
 """Checkpoint: rows for each kind of loss, their faults, and what is refused beforehand."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

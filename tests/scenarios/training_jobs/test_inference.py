@@ -1,7 +1,5 @@
 """Disaggregated serving: sizes, times, moments of requests, and what is refused."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Several jobs on one fabric: their rows, and what each loses to the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

@@ -1,7 +1,5 @@
 """Jobstart: a row for each way of the weights, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

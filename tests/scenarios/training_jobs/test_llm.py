@@ -1,7 +1,5 @@
 """The training step of a language model as a scenario: rows, scaling, elastic jobs, refusals."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator import scenario

@@ -1,7 +1,5 @@
 """Mixtures of experts: what travels, what comes out, and what is refused."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

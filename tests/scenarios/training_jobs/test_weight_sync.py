@@ -1,7 +1,5 @@
 """New weights from trainers to rollout servers: what arrives, what is sent, what is refused."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

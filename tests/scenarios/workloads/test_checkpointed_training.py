@@ -1,7 +1,5 @@
 """Trainings with checkpoints: the same bits whoever is lost, from whichever checkpoint."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

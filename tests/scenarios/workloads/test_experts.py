@@ -1,7 +1,5 @@
 """Routing of tokens to experts: popularity, limits, and the hops of an exchange."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

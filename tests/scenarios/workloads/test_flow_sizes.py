@@ -1,7 +1,5 @@
 """Distributions of flow sizes: by name, from files, and files that are none."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Flows of more writes than can be compiled soon are refused, and what is named would do."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """GPUs of a serving job compute and exchange by the published sizes of models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The start of a job: every rank has the id and the weights, nobody ahead of the check-in."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Commands to storage nodes have the messages of NVMe over RDMA, and those alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A program of its own for each test, under a lab name that nobody uses."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -6,8 +6,6 @@ carried in the last 100 us (:data:`emulator.dataplane.kernel.shaping.CATCH_UP_NS
 is late beyond that, its link loses.
 """
 
-from __future__ import annotations
-
 import socket
 import statistics
 

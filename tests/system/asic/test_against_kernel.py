@@ -18,8 +18,6 @@ only about half as long (:func:`spacing`).  So it is not the share of marked pac
 agree, but the p that each share stands for.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -5,8 +5,6 @@
     source --- 21 router 31..34 ==== sink (four cables)
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@
     source --- 21 bridge 31 --- sink
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 

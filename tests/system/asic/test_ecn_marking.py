@@ -1,7 +1,5 @@
 """ECN: RED on the depth that a packet finds, for packets that are capable of it (RFC 3168)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

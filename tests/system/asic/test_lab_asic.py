@@ -1,7 +1,5 @@
 """The ASIC of every switch of a lab: what it does to traffic, and who can reach it."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

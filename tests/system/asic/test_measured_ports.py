@@ -1,7 +1,5 @@
 """Measured queues: as deep as the kernel's own, whatever the rate of an ideal link would be."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import suppress

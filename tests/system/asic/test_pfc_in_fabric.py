@@ -1,7 +1,5 @@
 """Priority flow control over real cables: frames, gates, storms, the watchdog, the agent's life."""
 
-from __future__ import annotations
-
 import select
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A pool in the switch program and in its model: random exchanges leave the same in both."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Faults: each as often as it should, the same again for the same seed."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The modelled queue: what it admits, refuses, counts, and how the link drains it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

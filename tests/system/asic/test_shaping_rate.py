@@ -1,7 +1,5 @@
 """The kernel's own link under a port: changed to another rate while packets wait in it."""
 
-from __future__ import annotations
-
 import socket
 import time
 from dataclasses import replace

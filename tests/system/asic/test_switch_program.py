@@ -1,7 +1,5 @@
 """The program comes into the kernel, stays while it is wanted, and leaves nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

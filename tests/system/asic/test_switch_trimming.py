@@ -1,7 +1,5 @@
 """Trimming (UES 4.1): which packets, what is left of them, and how they go on."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Any

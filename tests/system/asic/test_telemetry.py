@@ -1,7 +1,5 @@
 """The time series of all switch ports of a lab."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import secrets

@@ -1,7 +1,5 @@
 """Classification by DSCP (``rail_switch.classes`` of a fabric profile) in the kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

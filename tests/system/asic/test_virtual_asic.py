@@ -1,7 +1,5 @@
 """A fabric with a virtual clock: every frame that goes into a switch is accounted for."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

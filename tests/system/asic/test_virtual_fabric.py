@@ -1,7 +1,5 @@
 """The switch ASICs of a lab with a virtual clock, as an engine asks them."""
 
-from __future__ import annotations
-
 import csv
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The program for a virtual clock: an engine holds the time and the queues, in mapped tables."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A switch under a virtual clock: the choice among hops, lossless buffers, faults on arrival."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

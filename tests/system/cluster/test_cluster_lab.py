@@ -1,7 +1,5 @@
 """A cluster comes up whole, its machines are one in all networks, and it goes without a trace."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

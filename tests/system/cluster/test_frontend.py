@@ -1,7 +1,5 @@
 """The frontend: tenants are apart, tunnels carry them, users meet a firewall; shown by packets."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The services of the management network, each with a real client in another machine."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """The storage scenarios of a cluster run from the command line and state what became of octets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ They fail, and do not skip, where a server or client is missing: provision.sh in
 is of the extra ``test``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -4,8 +4,6 @@ What the VRFs are is up to the kernel: Debian's has devices for them
 (``tests/system/machine/test_stock_kernel.py`` boots it), others get a network namespace each.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

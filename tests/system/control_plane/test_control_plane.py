@@ -3,8 +3,6 @@
 How long anything takes is never asserted: what FRR says of itself is, and what the kernel has.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Test who is cut off from whom: as computed, and as the routes in the kernels have it."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

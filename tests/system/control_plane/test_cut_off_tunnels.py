@@ -9,8 +9,6 @@
     h0g0     h0g1           h1g0     h1g1       rail 0, rail 1; rail 0, rail 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 

@@ -1,7 +1,5 @@
 """Bonds of GPUs as Ethernet segments: two switches that tell each other of them by BGP EVPN."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs whose switches learn their routes come again to the bit, with faults and without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The API over real ports: two namespaces, every operation once, and waits that end."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """The NIC on real interfaces: frames in and out, filter, delay, back-pressure, link down."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Iterator

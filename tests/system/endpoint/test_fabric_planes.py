@@ -1,7 +1,5 @@
 """Figure 14-1 in a real fabric: a FEP in each plane, and work that leaves a dead plane."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

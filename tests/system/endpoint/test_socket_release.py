@@ -1,7 +1,5 @@
 """A frame that waits in a switch is the switch's: its sender's NIC goes on."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

@@ -1,7 +1,5 @@
 """Packets of a tunnel that were changed on the way have one fate in the kernel and on the model."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack

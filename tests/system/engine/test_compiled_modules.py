@@ -1,7 +1,5 @@
 """Compiled modules and their sources come to the same digests, in the kernel and on the model."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

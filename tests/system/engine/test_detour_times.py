@@ -4,8 +4,6 @@ A write of 4096 octets is one packet: a frame of 4194 octets, 4218 on the wire, 
 (:mod:`tests.system.engine.test_times_by_hand`).  Packets are so far apart that none waits.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

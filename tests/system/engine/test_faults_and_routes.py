@@ -1,7 +1,5 @@
 """Control planes in virtual time: old routes hold for the time that convergence is charged with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

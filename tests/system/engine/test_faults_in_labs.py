@@ -1,7 +1,5 @@
 """Faults of a lab with a virtual clock: the kernel, the switch program and the lines together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

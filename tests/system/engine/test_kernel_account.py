@@ -1,7 +1,5 @@
 """The kernel keeps the account: every frame that goes in comes out, or is counted, by reason."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

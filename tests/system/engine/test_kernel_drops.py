@@ -1,7 +1,5 @@
 """Drops by the kernel of a switch have the reason that the frame itself bears out."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

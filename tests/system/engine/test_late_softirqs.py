@@ -1,7 +1,5 @@
 """Frames that the kernel hands on late come at the same virtual time, or are known to be lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """Link layer retry and credits in whole fabrics: times by hand, and runs over both transports."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

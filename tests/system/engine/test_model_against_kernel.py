@@ -1,7 +1,5 @@
 """A modelled fabric does to each frame what the kernel does, and counts it alike."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

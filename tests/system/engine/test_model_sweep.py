@@ -1,7 +1,5 @@
 """Every registered design and scenario is alike on a model and in the kernel, frame by frame."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A ring hands out the frames of the kernel, copied or where they lie."""
 
-from __future__ import annotations
-
 import select
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Pauses of one port beside another, on a cable that loses frames, and in a circle."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import pairwise

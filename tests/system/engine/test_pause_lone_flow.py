@@ -4,8 +4,6 @@ Frames leave the NIC each 84 ns and arrive at the switch from 284 ns on.  The li
 takes 448 ns for one.  So after n arrivals n - floor(84 (n - 1) / 448) frames are held.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Priority flow control in whole runs by the virtual clock."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The longest pause is 65,535 quanta of 512 bits, 83,885 ns at 400 Gb/s; it is ask
 of that.  A PAUSE frame is at the switch 201.68 ns after it began to leave the NIC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The capture of a run in virtual time: what is in it, exactly when, and that it comes again."""
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

@@ -1,7 +1,5 @@
 """A row of a run has the same numbers and the same digest, whatever other rows came before it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

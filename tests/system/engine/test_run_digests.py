@@ -1,7 +1,5 @@
 """Runs in virtual time come again to the bit, and their digest says so."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from functools import partial

@@ -1,7 +1,5 @@
 """A run comes to the same frames, times and files with any number of workers, or of MPI ranks."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterator

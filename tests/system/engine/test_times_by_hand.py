@@ -5,8 +5,6 @@ standard header 44 (UES 3.4.2): a frame of 4194 octets, and 4218 on the wire wit
 gap, which last 84.36 ns at 400 Gb/s.  Cables to NICs are 200 ns long; switches store and forward.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """How a run with several workers ends when a process does, or a rank fails."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two ports of a GPU as one interface, plugged into two switches that look like one."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Callable, Iterable

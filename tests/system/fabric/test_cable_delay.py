@@ -3,8 +3,6 @@
 Debian's kernel has netem.  Where the running one has not, ``test_stock_kernel.py`` boots that.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

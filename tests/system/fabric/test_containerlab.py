@@ -6,8 +6,6 @@ What containerlab makes of a file is taken from its source: keys are read strict
 commands run in a node as soon as its own cables are plugged in (core.scheduleNodeWorkerF).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

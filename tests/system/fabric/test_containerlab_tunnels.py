@@ -4,8 +4,6 @@ Each switch has a mount namespace with directories of its own for FRR, where ``z
 any command, as FRR's image has it.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Every named design in the kernel: who is to be reached is, and who is not to be is not."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from ipaddress import IPv4Address
 

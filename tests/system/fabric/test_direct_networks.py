@@ -1,7 +1,5 @@
 """Fat trees, tori and dragonflies in the kernel: who reaches whom, and over which way."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

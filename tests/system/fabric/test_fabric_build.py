@@ -1,7 +1,5 @@
 """The fabric in the kernel is the one the topology describes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

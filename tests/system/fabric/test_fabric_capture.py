@@ -1,7 +1,5 @@
 """Captures: which ports, what is kept, and that nothing is lost when somebody dies."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

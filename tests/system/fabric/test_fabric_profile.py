@@ -1,7 +1,5 @@
 """``uetemu up FILE``: the fabric of a profile in the kernel, and what options change of it."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Cables of a virtual clock are pulled and plugged in, and the kernel has carried it out."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

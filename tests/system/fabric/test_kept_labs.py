@@ -1,7 +1,5 @@
 """``pytest --uetemu-keep-lab`` and ``--uetemu-shell``, in a pytest of its own."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

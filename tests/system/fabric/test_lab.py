@@ -1,7 +1,5 @@
 """A lab comes up whole or not at all, and goes without a trace, whatever happens to its maker."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Labs of processes that were killed go, by a keeper or by hand, and those of others stay."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Topologies as Mininet graphs, in our hands and in those of the stock ``mn``."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

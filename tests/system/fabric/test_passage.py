@@ -1,7 +1,5 @@
 """Frames of the transport wait for the packet ring of the wires; all others pass in the kernel."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

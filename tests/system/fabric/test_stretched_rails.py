@@ -7,8 +7,6 @@
       rail1  h0g1 h1g1  ~ VNI 10102 ~    rail3  h2g1 h3g1
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """``uetemu top`` on running labs: through a pipe, and at a terminal, which it leaves as it was."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Fields of tunnel packets repeat with a virtual clock, whatever the kernel would draw."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

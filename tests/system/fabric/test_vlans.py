@@ -1,7 +1,5 @@
 """Rails of a switch as VLANs of one bridge: the same fabric, seen from everywhere but inside."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Cables of a lab with a virtual clock: two veth pairs whose inner ends meet in one namespace."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

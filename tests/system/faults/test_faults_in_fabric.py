@@ -1,7 +1,5 @@
 """Cables of a running lab are struck and healed, and nothing of what they had is lost for good."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ Linux's host and target work in the machine's first namespace.  All cases held a
 fails does not stop the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

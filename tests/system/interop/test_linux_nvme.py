@@ -4,8 +4,6 @@ Boots that kernel in a virtual machine on this machine's own files and has its h
 at the other end of every case of :mod:`tests.system.interop.linux_nvme_cases`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from typing import Any

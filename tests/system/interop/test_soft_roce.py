@@ -4,8 +4,6 @@ Boots that kernel in a virtual machine on this machine's own files and has its `
 through rdma-core, at the other end of every case of :mod:`tests.system.interop.soft_roce_cases`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from typing import Any

@@ -5,8 +5,6 @@ By itself it writes and sends to a ``uetemu hca target`` that listens, and reads
     python -m tests.system.interop.verbs_peer OWN_ADDRESS HOST
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

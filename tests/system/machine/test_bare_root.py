@@ -1,7 +1,5 @@
 """README's commands on a machine where nothing was installed, as a user meets them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

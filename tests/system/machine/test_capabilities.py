@@ -1,7 +1,5 @@
 """Test that trying finds what a machine offers, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

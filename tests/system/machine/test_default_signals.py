@@ -1,7 +1,5 @@
 """Programs in nodes end by SIGINT, whatever the process that started them ignores."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

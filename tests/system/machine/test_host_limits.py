@@ -1,7 +1,5 @@
 """Building a fabric leaves the host's own settings alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import mininet.net

@@ -4,8 +4,6 @@ Neither Mininet nor ``tc`` nor FRR can be seen there: the environment has its ow
 and the path nothing but its commands.  Root, if it runs the test, covers the daemons of FRR.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

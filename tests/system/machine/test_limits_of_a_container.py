@@ -1,7 +1,5 @@
 """What a container, a small shell or cron keeps from a run is named, with what mends it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

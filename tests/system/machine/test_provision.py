@@ -4,8 +4,6 @@ Nothing is installed here: what needs an installed environment is skipped unless
 is in place already, as it is when the installer itself started the tests.
 """
 
-from __future__ import annotations
-
 import configparser
 import json
 import os

@@ -4,8 +4,6 @@ Boots that kernel in a virtual machine on this machine's own files and runs a pa
 there.  On a kernel that has netem they run as they are, and this one has nothing to add.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """A lab that is watched while it goes: ports vanish one by one before its record says so."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

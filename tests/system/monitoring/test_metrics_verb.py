@@ -1,7 +1,5 @@
 """``uetemu metrics`` on running labs and runs: what it exports, how it ends, what it refuses."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

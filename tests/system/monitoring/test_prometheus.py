@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a real run, and answers every query of the dashboard with data."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """``uetemu top --web`` on a running lab and a run: its stream of states, its end, its refusals."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``uetemu bench``: tests of the drafts over real fabrics."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

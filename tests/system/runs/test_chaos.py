@@ -1,7 +1,5 @@
 """Things that go wrong around a run: killed helpers, full disks, readers that go away."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

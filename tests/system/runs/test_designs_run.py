@@ -1,7 +1,5 @@
 """AllReduce over every named design, made small."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

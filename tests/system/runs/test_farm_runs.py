@@ -1,7 +1,5 @@
 """Trials farmed out by ``mpirun``: the same tables and digests as without, also over machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

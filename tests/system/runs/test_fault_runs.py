@@ -1,7 +1,5 @@
 """Whole runs whose cables are pulled: one that goes on, one that cannot, and refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``uetemu follow`` on real runs: what it says is what the capture and the counters say."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

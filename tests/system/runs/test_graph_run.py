@@ -1,7 +1,5 @@
 """``uetemu graph RUN``: a real run, then its folder drawn, listed and refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Runs in virtual time that are killed at any moment leave nothing that cannot be found."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """``uetemu predict``: a log of nccl-tests beside a run, from the command to its numbers."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from pathlib import Path

@@ -4,8 +4,6 @@ That they come to the same files as other runs is tested in
 :mod:`tests.system.engine.test_same_results`.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

@@ -8,8 +8,6 @@ Rank 1 is started by ssh, as a user's cluster has it.  The two machines have the
 and nothing else in common: no memory, no lab, no file that either writes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Keys of a real ``result.json`` are in the manual, whatever ran."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

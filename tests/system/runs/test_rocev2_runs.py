@@ -1,7 +1,5 @@
 """Runs whose endpoints speak RoCEv2, and what their captures show."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

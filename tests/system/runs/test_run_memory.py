@@ -1,7 +1,5 @@
 """Test what a run is expected to take of the machine's memory, held against what one takes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """``uetemu run --report`` and ``uetemu compare``: real runs, their reports and their captures."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """``uetemu run`` as a user runs it, on fabrics of its own that must be gone afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

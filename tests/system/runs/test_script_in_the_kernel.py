@@ -1,7 +1,5 @@
 """A script's calls in namespaces of the kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs whose ranks Slurm starts, on two machines of a cluster."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

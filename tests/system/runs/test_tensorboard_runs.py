@@ -1,7 +1,5 @@
 """TensorBoard's files of real trainings: their losses, and equal octets of equal runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

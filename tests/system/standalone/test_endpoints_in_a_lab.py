@@ -4,8 +4,6 @@ Virtual time is what a lab comes close to: there, every wake-up, shaper and paus
 So it takes as long or a little longer, and counts about as much.
 """
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``uetemu fep`` and the machine: signals, interfaces, files, and what is left behind."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

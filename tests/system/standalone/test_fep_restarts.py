@@ -1,7 +1,5 @@
 """Secured endpoints that start again at their addresses, with the key file they had (UES 3.7)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

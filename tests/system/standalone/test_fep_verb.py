@@ -1,7 +1,5 @@
 """``uetemu fep`` in namespaces: every operation, encapsulation and role, on good and bad wires."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

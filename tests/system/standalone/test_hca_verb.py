@@ -1,7 +1,5 @@
 """``uetemu hca`` in namespaces: both roles against each other, on good and bad wires."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

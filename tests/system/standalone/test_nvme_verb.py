@@ -1,7 +1,5 @@
 """``uetemu nvme`` in two namespaces: its traffic as Wireshark reads it, its life, bad input."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

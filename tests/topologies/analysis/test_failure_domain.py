@@ -1,7 +1,5 @@
 """Test what one failure takes with it, against what can be counted on the drawings."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

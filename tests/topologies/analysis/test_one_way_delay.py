@@ -1,7 +1,5 @@
 """The longest one-way delay of an idle fabric, by hand, and its bounds."""
 
-from __future__ import annotations
-
 import pytest
 
 from topologies import catalogue

@@ -1,7 +1,5 @@
 """The named designs: their numbers, subnets, VLANs, interfaces and summaries are the figures'."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from ipaddress import IPv4Network

@@ -1,7 +1,5 @@
 """Fat tree, torus, dragonfly and dragonfly+: what they are made of, and what they refuse."""
 
-from __future__ import annotations
-
 from collections import Counter
 from ipaddress import IPv4Interface
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Every parameter of every design changes the fabric, or is refused: none is silent."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

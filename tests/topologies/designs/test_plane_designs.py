@@ -1,7 +1,5 @@
 """Figure 14-1: a NIC has a fabric endpoint in each plane, with an address of its own."""
 
-from __future__ import annotations
-
 import csv
 import io
 from ipaddress import IPv4Network

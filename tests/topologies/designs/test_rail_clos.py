@@ -1,7 +1,5 @@
 """Topology descriptions: the addressing plan, rail_clos, its numbers, and validation."""
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 from ipaddress import IPv4Interface, IPv4Network

@@ -1,7 +1,5 @@
 """Fabrics of public documents have the documents' numbers, and their ratios at every scale."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The table of addresses says of every interface what the model says."""
 
-from __future__ import annotations
-
 import csv
 import io
 

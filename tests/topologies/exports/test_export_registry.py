@@ -1,7 +1,5 @@
 """Exports register themselves by name and suffix."""
 
-from __future__ import annotations
-
 import pytest
 
 from topologies import catalogue

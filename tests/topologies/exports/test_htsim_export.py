@@ -4,8 +4,6 @@ The rules are those of its reader: FatTreeTopologyCfg::read_cfg and set_custom_p
 FatTreeTopology::load of csg-htsim.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Drawings of fabrics: nothing is lost by drawing alike things as one, and Graphviz takes them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """InfraGraph: fabrics come back as they were written, and files of others become fabrics."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import Counter

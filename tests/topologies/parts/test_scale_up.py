@@ -1,7 +1,5 @@
 """Scale-up networks: who is joined with whom, at what rate, and what of it cannot be."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

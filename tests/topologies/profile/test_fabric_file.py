@@ -1,7 +1,5 @@
 """Fabric profiles: what they make, and what is said of those that are wrong, line by line."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import nullcontext, suppress

@@ -1,7 +1,5 @@
 """The ways of routing: every way that packets take, and how long those are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise

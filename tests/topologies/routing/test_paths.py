@@ -1,7 +1,5 @@
 """Lengths of ways and circles of links, against every way of a small fabric walked step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter

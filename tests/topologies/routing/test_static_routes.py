@@ -1,7 +1,5 @@
 """Static routes and neighbours, computed from topologies alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 

@@ -1,7 +1,5 @@
 """The libfabric-shaped API on two endpoints in one process: packets, messages, waiting."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

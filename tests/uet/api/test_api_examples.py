@@ -1,7 +1,5 @@
 """The examples of the API's docstrings, run; and what the package may import."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

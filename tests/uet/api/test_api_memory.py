@@ -1,7 +1,5 @@
 """The API on registered memory, and what it refuses before anything is sent."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable
 

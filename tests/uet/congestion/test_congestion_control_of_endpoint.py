@@ -3,8 +3,6 @@
 The algorithms themselves are tested in :mod:`tests.congestion`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from ipaddress import ip_address

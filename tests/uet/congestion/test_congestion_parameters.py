@@ -1,7 +1,5 @@
 """Test what follows from base RTT, link rate, MTU and trimming (UES 3.6.13, 3.6.14)."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Test what PDCs to one peer share, and what each of them has by itself (UES 3.6)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

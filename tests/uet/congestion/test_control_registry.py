@@ -1,7 +1,5 @@
 """Congestion controls register themselves, and one more needs no other change."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

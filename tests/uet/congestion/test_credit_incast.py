@@ -1,7 +1,5 @@
 """Many senders, one port, and a receiver that grants credit (UES 3.6.14), in virtual time."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

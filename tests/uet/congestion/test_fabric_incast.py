@@ -1,7 +1,5 @@
 """Incasts of whole endpoints through one switch, near and far, in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spraying over spines of which one is slow or swallows packets, in virtual time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

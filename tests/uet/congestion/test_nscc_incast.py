@@ -1,7 +1,5 @@
 """Many senders, one port: what NSCC makes of it (UES 3.6.13), in virtual time."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.bottleneck import Bottleneck, Measured, Port

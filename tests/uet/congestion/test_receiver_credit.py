@@ -1,7 +1,5 @@
 """Credit: what a source spends and asks for, what a receiver grants (UES 3.6.14)."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Counters that wrap, samples that do not count (UES 3.6.13)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

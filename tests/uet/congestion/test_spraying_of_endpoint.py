@@ -1,7 +1,5 @@
 """Entropy: which paths packets take (UES 3.6.16)."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The event log: free when off, and true to what happens when on."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

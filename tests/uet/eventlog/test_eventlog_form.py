@@ -1,7 +1,5 @@
 """The event log's file and schema: what is written is read again, and wrong events are found."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Test what never arrives whole ends at both ends, and only once (UES 3.4.1)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.exchange import KEY, MS, MTU, Exchange, Side, Wire

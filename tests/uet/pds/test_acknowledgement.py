@@ -1,7 +1,5 @@
 """Test when a destination acknowledges and what it says; what a source makes of it (UES 3.5.12)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.script import (

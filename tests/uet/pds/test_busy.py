@@ -1,7 +1,5 @@
 """Requests that SES answers later: until then they are busy (UES 3.5.20.2, RCVD_SES_PROCG)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.invariants import check, check_idle

@@ -1,7 +1,5 @@
 """Guaranteed-delivery responses: kept until CLEAR, given again to duplicates (UES 3.5.20.2)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How a PDC ends, in order, in error, and on request; and what arrives afterwards (UES 3.5.8)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Without a PDC: idempotent requests (RUDI, UES 3.5.22) and datagrams (UUD, UES 3.5.3)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

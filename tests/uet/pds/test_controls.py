@@ -1,7 +1,5 @@
 """Control packets: those that open a PDC, ask, measure and grant (UES 3.5.16)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Receiver credit in the whole endpoint: what leaves before there is any, and what is forgotten."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How a PDC comes into being: SYN, identifiers, first PSNs (UES 3.5.8)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

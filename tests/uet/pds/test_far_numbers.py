@@ -1,7 +1,5 @@
 """PSNs of a peer from anywhere in the number space: what is not in flight changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Test when a packet that many newer ones have overtaken counts as lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records of what is sent and not answered: they are shared, and so are changed in place."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.open_requests import PEER_RANGE, SIZE, opened, sent

@@ -5,8 +5,6 @@ posted and PDCs closed at any time.  Each message is carried out once, each post
 completion, and when all is over no PDC is left.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defects that a hostile reading of the stack has found: each has a test of its own."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

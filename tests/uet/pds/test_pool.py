@@ -1,7 +1,5 @@
 """The pool of PDCs: what happens when it is exhausted (UES 3.5.8)."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -5,8 +5,6 @@ are of 2 to 10 packets, and several PDCs share each of them.  After every step e
 work has a deadline, or another one of its context has octets in flight; and all of it ends, soon.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

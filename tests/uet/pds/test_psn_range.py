@@ -1,7 +1,5 @@
 """A PDC does not live for ever: Limit_PSN_Range (UES Table 3-28), and what takes its place."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -4,8 +4,6 @@ Nothing is carried out twice that somebody could notice: only what the target ha
 carried out, and what changes nothing, or nothing but a region that is safe for it.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loss and its repair: timers, NACKs, ACK_REQ, and when to give up (UES 3.5.15, 3.5.20.3)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace

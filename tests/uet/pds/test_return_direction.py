@@ -1,7 +1,5 @@
 """The return direction: data that a read asked for comes as requests of the target (UES 3.5.6)."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Reliable ordered delivery: go-back-N, or a buffer that puts in order (UES 3.5.21)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

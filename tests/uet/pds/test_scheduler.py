@@ -1,7 +1,5 @@
 """Test who sends when: PDCs that share a window, peers that share a port, and the cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby

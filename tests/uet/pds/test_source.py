@@ -1,7 +1,5 @@
 """The messages of a source, in the order in which their packets leave and are answered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from uet.pds.semantics import Outbound

@@ -1,7 +1,5 @@
 """Identifiers, the reserved pool, the peer's range, and the messages of a PDC that has failed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

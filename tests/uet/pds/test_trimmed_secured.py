@@ -1,7 +1,5 @@
 """Trimmed packets of secure domains, and of RUDI, are asked for again (UES 3.5.22, 3.7, 4.1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

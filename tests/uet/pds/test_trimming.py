@@ -1,7 +1,5 @@
 """Packets that a switch has cut down to their headers (UES 4.1)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

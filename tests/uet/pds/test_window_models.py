@@ -4,8 +4,6 @@ The models keep sets of integers that never wrap; only the calls into the code u
 taken modulo 2^32.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """PSN windows: what may be outstanding, what is accepted, and the wrap at 2^32 (UES 3.5.11)."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

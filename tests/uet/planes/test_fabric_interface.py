@@ -1,7 +1,5 @@
 """A fabric interface: planes share the work, take over from each other, and do nothing twice."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

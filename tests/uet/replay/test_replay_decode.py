@@ -1,7 +1,5 @@
 """Every capture of another implementation decodes without a complaint."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.replay.capture import NAMES, packets

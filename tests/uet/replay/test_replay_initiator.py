@@ -4,8 +4,6 @@ It posts what the captured one did, and hears the captured target's answers; wha
 what the captured initiator requested, packet for packet, and every operation ends as it did.
 """
 
-from __future__ import annotations
-
 import pytest
 from _pytest.mark import ParameterSet
 

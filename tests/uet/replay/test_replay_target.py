@@ -4,8 +4,6 @@ The captured initiator's frames arrive in their order and at their times; what o
 what the captured target answered, packet for packet.
 """
 
-from __future__ import annotations
-
 import pytest
 from _pytest.mark import ParameterSet
 

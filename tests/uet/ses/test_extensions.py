@@ -1,7 +1,5 @@
 """Requests beyond the everyday ones: tagged atomics, and the provider's synchronised operations."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Receive queues: the rules one by one, and all together against lists that are searched."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

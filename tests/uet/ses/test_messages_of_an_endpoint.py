@@ -1,7 +1,5 @@
 """Messages of a whole endpoint: their order on a PDC, their refusal, and registered memory."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

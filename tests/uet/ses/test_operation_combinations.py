@@ -1,7 +1,5 @@
 """Every operation, in every delivery mode, over every wire, in every encapsulation."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations, product
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Both ends of a rendezvous send tell the same story, whatever the wire swallows (UES 3.4)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.exchange import Exchange, Wire

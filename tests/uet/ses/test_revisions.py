@@ -1,7 +1,5 @@
 """Endpoints of different revisions and manners understand each other."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import fields, replace

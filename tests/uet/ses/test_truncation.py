@@ -1,7 +1,5 @@
 """A message longer than its receive, whichever of the two is there first (UES 3.4.1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

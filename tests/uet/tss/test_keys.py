@@ -1,7 +1,5 @@
 """Key derivation against published and independent values."""
 
-from __future__ import annotations
-
 import json
 from ipaddress import ip_address
 

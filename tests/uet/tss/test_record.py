@@ -1,7 +1,5 @@
 """Sealing and opening: golden packets, every mode and encapsulation, every way to be refused."""
 
-from __future__ import annotations
-
 import json
 from ipaddress import ip_address
 from typing import Any

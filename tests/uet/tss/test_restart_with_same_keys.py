@@ -1,7 +1,5 @@
 """An endpoint that starts again at the same address, with the same keys (UES 3.5.8, 3.7)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counters, association numbers and epochs: what key management does while traffic flows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Secure domains: what is refused, and their form as JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Test what a secured endpoint takes in clear, and keys that change or end (UES 3.7)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

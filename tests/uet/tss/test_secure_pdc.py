@@ -1,7 +1,5 @@
 """PDCs in a secure domain: how they begin, what they do not fall for, how keys change (UES 3.7)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

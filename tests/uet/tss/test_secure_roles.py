@@ -1,7 +1,5 @@
 """A server and its clients (UES 3.7): each client has a key of its own, the server derives them."""
 
-from __future__ import annotations
-
 import random
 from ipaddress import ip_address
 

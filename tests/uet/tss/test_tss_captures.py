@@ -1,7 +1,5 @@
 """Captures of the UEC reference provider: every secured packet, against its clear twin."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The fast codec and scapy agree on every field of every header, whatever the values."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CRC-32C of the UET trailer."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Test what ``decode_frame`` makes of frames that are cut, trimmed, odd, malformed or hostile."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fast codec against the golden vectors, field by field and bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.wire import golden

@@ -1,7 +1,5 @@
 """The scapy layers against the golden vectors, field by field and bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

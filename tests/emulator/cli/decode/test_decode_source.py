@@ -1,7 +1,5 @@
 """Secured packets in the decoder: every encapsulation, and what only a capture's reader takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any

@@ -1,7 +1,5 @@
 """``uetemu decode`` as a user calls it."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

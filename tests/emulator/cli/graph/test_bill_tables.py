@@ -1,7 +1,5 @@
 """``uetemu graph --format bom``: bills of materials of several fabrics, side by side."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drawings and data of a topology, and the command that shows them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``uetemu routes`` without a lab: the page of a fabric, and sentences."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

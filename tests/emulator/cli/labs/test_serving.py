@@ -1,7 +1,5 @@
 """Options of verbs that serve over HTTP."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cli.labs.serving import check_pause_ns, reach_warning

@@ -1,7 +1,5 @@
 """Test that a drawing fits, and leaves out what matters least."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The floor of a fabric: its rows, the band around it, and a log beside it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A log beside a run: which sizes are run with what, and what is made of the numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cli.predict import prediction

@@ -1,7 +1,5 @@
 """A hostile controller does not make a host keep, or do, without end."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Target and host on the kernel's TCP, over the loopback of this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """A job has a rank for each GPU of its servers, at addresses of the network for its parameters."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A survey of packets finds those that are of another network."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Network
 from pathlib import Path
 

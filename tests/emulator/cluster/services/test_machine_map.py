@@ -1,7 +1,5 @@
 """A server's tenant is that of its port at a leaf, also where all tenants have equal addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cluster.services.machine_map import MachineMap

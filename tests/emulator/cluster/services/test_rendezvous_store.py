@@ -1,7 +1,5 @@
 """The store of a rendezvous answers every request once, and counts those that cannot be."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The services that are requested are those planned, or a sentence says why they cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cluster.services.machine_map import MachineMap

@@ -1,7 +1,5 @@
 """A sniffer is a process of its own that needs no program beside it to end with its parent."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

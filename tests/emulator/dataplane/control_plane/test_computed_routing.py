@@ -6,8 +6,6 @@
                         -- up1 172.16.0.3 -- spine1 -- 172.16.0.7 up1 --
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A control plane as a user writes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.control_plane import control_plane_choice as choice

@@ -1,7 +1,5 @@
 """The kernel's routes against those that the topology asks for, and sentences about the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from ipaddress import IPv4Network

@@ -1,7 +1,5 @@
 """Routes have settled when they are those computed, while zebra is stopped; or by silence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """The members behind each tunnel are computed for what faults have left."""
 
-from __future__ import annotations
-
 from functools import reduce
 from ipaddress import IPv4Address
 

@@ -4,8 +4,6 @@ After a change that is meant, ``python -m tests.emulator.dataplane.control_plane
 writes the files anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Routes as a page: of the topology, and as a run has left them.  FRR's: tests/system."""
 
-from __future__ import annotations
-
 import json
 from ipaddress import IPv4Network
 from pathlib import Path

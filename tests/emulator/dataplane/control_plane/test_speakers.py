@@ -1,7 +1,5 @@
 """Test who speaks with whom, from the topology alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from ipaddress import IPv4Address, IPv4Network
 

@@ -1,7 +1,5 @@
 """The library that marks zebra's entries of next hops: it changes those, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """What a run need not try again, as it has worked since the machine was started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

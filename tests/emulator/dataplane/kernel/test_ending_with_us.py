@@ -1,7 +1,5 @@
 """A program gets its signal when its starter ends, and is the process that was started."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A keeper runs its program when its starter was killed, and else ends with the block."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A launcher is known by its variables, and hidden from the commands that a rank starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.kernel.launcher import RankPlace, place, without_launcher

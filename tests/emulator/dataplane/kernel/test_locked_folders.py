@@ -1,7 +1,5 @@
 """A folder is its holder's until its lock is gone, and is removed after that."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from functools import partial

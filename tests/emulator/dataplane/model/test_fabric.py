@@ -1,7 +1,5 @@
 """Modelled nodes: bonds of GPUs, and the tables of tunnel ports."""
 
-from __future__ import annotations
-
 from functools import reduce
 from ipaddress import IPv4Address
 

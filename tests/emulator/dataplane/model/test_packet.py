@@ -1,7 +1,5 @@
 """A modelled switch leaves a valid IPv4 header in every frame that it changes."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """The memory that the ports of a modelled switch share."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What modelled ports count is in the tables before anybody looks."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.model.port import ModelPort

@@ -1,7 +1,5 @@
 """Modelled switches: bridges and their standby links, routes, the hash of their own packets."""
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest

@@ -1,7 +1,5 @@
 """Headers of a modelled tunnel: their fields, marks on the way in and out, what is refused."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """Retry and credits as a user asks for them, and fitted to cables."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.switch.parameters import CbfcChoice, LlrChoice

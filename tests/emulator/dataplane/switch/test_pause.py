@@ -1,7 +1,5 @@
 """PAUSE frames by priority, octet by octet (IEEE 802.1Q 36, IEEE 802.3 31B)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

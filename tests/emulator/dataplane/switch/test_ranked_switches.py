@@ -1,7 +1,5 @@
 """The switches of a rank's lab: those of other ranks take no room in its tables."""
 
-from __future__ import annotations
-
 from emulator.dataplane.model.fabric import ModelDataplane
 from emulator.dataplane.settings import FabricSettings
 from emulator.dataplane.switch.bpf.layout import PORT_KEY

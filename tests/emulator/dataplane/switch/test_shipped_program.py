@@ -1,7 +1,5 @@
 """The shipped objects are those of the sources, and fit every size of fabric."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

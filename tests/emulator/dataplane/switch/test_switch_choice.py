@@ -1,7 +1,5 @@
 """A switch as a user writes it, and fitted to a fabric."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any

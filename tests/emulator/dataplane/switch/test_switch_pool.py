@@ -1,7 +1,5 @@
 """Packet memory that ports share, as a user chooses it and a fabric leaves it."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.switch.bpf.layout import ALPHA_SHIFT

@@ -1,7 +1,5 @@
 """Profiles: values that make sense, and one sentence for those that do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test what two readings say, with numbers computed by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run's progress, read from its events while they are written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The HTTP server for local readers: what it answers, and what clients cannot do to it."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The page for Prometheus: its values by hand, its form by Prometheus' own reader, its size."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

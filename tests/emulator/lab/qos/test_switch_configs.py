@@ -1,7 +1,5 @@
 """Emulated queueing as configuration: values, names, and what is said to be lost."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

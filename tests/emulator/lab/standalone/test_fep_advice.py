@@ -1,7 +1,5 @@
 """``uetemu fep``: what it says to help: refusals told and explained, key files, wrong domains."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import fields, replace

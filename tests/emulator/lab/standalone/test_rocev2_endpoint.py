@@ -1,7 +1,5 @@
 """``uetemu hca``: what its words mean, and what is said of wrong ones."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

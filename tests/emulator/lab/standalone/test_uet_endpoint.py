@@ -1,7 +1,5 @@
 """``uetemu fep``: what its words mean, and what is said of wrong ones.  No sockets here."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

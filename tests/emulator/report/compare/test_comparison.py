@@ -1,7 +1,5 @@
 """Comparisons: what differed, whether it is more than the spread, and when a pipeline fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

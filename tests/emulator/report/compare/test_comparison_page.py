@@ -1,7 +1,5 @@
 """The report of a comparison: who is faster, each transport's switch, a group for each place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Suites are compared row by row: what differs, and whether the seeds' spread explains it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from click.testing import CliRunner

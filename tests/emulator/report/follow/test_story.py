@@ -1,7 +1,5 @@
 """A packet is found, followed from port to port, and what became of it is said."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

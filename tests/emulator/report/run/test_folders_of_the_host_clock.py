@@ -1,7 +1,5 @@
 """Run folders that older versions wrote by the host's clock are read by every verb."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The report of a run folder: what stands in it, from which file, and what no name can do."""
 
-from __future__ import annotations
-
 import csv
 import html
 import json

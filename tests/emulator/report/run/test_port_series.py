@@ -1,7 +1,5 @@
 """Samples of ports: windows of iterations, and counts that begin anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report in a real browser: every figure is drawn, rows change, no name becomes a script."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

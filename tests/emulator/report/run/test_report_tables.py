@@ -1,7 +1,5 @@
 """Columns of words stand at the left of their cells, numbers at the right."""
 
-from __future__ import annotations
-
 from emulator.report.run.report_tables import ReportTable
 
 

@@ -1,7 +1,5 @@
 """The report of a suite: ten parts, every test by its number, and nothing that a name can do."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Measures of frames against values worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

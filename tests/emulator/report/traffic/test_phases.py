@@ -1,7 +1,5 @@
 """``uetemu traffic --phase``: the packets of a phase are those that tshark shows in its times."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

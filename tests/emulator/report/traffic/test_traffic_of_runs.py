@@ -1,7 +1,5 @@
 """``uetemu traffic`` on run folders: what it counts is what tshark, and plain Python, count."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

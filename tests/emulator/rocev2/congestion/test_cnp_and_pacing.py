@@ -1,7 +1,5 @@
 """Congestion control at the endpoint: CNPs out and in, and frames spaced by the rate."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

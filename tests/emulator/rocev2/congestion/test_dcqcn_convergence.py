@@ -1,7 +1,5 @@
 """Many DCQCN senders, one port: what becomes of rates and queue, in virtual time."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters

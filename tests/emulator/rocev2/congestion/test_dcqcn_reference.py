@@ -8,8 +8,6 @@ changes move the frame that waits, as the pacer here does. Each range is that of
 to 1 ms, and 1 to 3 ms.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

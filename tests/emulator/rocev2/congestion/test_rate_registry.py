@@ -1,7 +1,5 @@
 """A congestion control of RoCEv2 of one's own, with parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Selective repeat with direct placement: what per-packet load balancing reorders is no loss."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

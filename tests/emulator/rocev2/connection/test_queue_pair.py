@@ -1,7 +1,5 @@
 """States of a queue pair, what they let through, and turns between queue pairs."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

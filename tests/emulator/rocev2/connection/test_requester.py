@@ -1,7 +1,5 @@
 """The asking side, packet by packet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """The answering side, packet by packet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

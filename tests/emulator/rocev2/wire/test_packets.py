@@ -1,7 +1,5 @@
 """Packets of RoCEv2: their CRC is the same whichever library computes it."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 

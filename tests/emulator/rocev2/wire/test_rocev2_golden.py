@@ -1,7 +1,5 @@
 """The golden frames, through scapy's layers, through the compiled codec, and the ICRC."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

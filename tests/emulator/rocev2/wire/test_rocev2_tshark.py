@@ -1,7 +1,5 @@
 """Test what Wireshark, which nobody here wrote, makes of the frames."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What faults leave possible for a job; those of one instant, and a flap, are one episode."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

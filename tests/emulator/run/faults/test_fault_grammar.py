@@ -1,7 +1,5 @@
 """Test what a user says goes wrong: read as it is meant, or refused in a sentence that helps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

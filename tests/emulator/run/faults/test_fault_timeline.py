@@ -1,7 +1,5 @@
 """Faults are applied when they are due, and healed afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A fault of what carries nothing in a run is told in one sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Test who is cut off by dead cables: by cables, by routes that know nothing of each other."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Test when goodput counts as restored, on delivery curves that are drawn by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

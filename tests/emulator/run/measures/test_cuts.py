@@ -1,7 +1,5 @@
 """The bound of the fabric's cuts, computed by hand, with and without faults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Flow completion times, and slowdowns against the flow alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

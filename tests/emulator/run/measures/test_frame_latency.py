@@ -1,7 +1,5 @@
 """Departures and arrivals of tagged frames become latencies; what is uncertain is left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The lower bound, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

@@ -1,7 +1,5 @@
 """Processes that have some of the GPUs each come to what one process with all of them does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 

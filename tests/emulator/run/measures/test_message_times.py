@@ -1,7 +1,5 @@
 """Messages of iterations as they are recorded."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from emulator.run.measures.message_times import Recorder

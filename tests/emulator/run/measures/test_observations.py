@@ -1,7 +1,5 @@
 """From what ranks and ports report to what a row says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -5,8 +5,6 @@ tried by itself.  What only states the default may change nothing.  A parameter 
 or a workload that meets it, has them in :data:`NEEDS`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache

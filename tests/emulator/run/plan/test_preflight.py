@@ -1,7 +1,5 @@
 """Test what a run is refused for before anything is built."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

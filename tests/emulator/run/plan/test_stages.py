@@ -1,7 +1,5 @@
 """Test what a row runs on: the user's transport and switch, and the trial's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A comparison reports what its transports do not have in common."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

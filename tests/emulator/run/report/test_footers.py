@@ -1,7 +1,5 @@
 """Lines below a table on what held transports back, and on needless repeats."""
 
-from __future__ import annotations
-
 from emulator.run.report.footers import flow_lines, held_line, resent_lines
 
 ROW = {

@@ -1,7 +1,5 @@
 """Test what several seeds have in common, and how far they lie apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from emulator.result_rows import Range, TableColumn

@@ -1,7 +1,5 @@
 """The timeline of one execution: what is in it, and what is left out of a large one."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from pathlib import Path

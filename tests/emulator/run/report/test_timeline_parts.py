@@ -1,7 +1,5 @@
 """Processes that share the GPUs of a run make the trace that one process with all of them makes."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence

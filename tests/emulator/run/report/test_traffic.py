@@ -1,7 +1,5 @@
 """Which flow ended last, how much later, and why, in runs of a model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

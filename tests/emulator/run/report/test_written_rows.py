@@ -1,7 +1,5 @@
 """The messages event of a row: times by shares, and what each flow delivered."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

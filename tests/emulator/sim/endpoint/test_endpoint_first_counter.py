@@ -1,7 +1,5 @@
 """Test where packet counters begin on a host's clock."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Any pattern of errors: each frame arrives exactly once and in order while the link lives."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

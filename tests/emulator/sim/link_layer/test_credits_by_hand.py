@@ -3,8 +3,6 @@
 T = 1000 ns for a frame of 16 cells, c = 8 ns for an ordered set, d = 500 ns for the cable.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from emulator.dataplane.switch.cable_fitting import LinkRules

@@ -1,7 +1,5 @@
 """A replay buffer by itself: what ACKs and NACKs do to a replay that has begun."""
 
-from __future__ import annotations
-
 from emulator.sim.event_queue import NEVER, PS
 from emulator.sim.link_layer.replay import ReplayBuffer
 from tests.harness.engine.linked_cable import TIMER_NS, llr, numbered

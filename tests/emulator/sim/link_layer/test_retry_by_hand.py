@@ -4,8 +4,6 @@ On a link of 8 Gb/s an octet lasts 1 ns: a frame takes T = 1000 ns, an ordered s
 cable d = 500 ns.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.switch.cable_fitting import LinkRules

@@ -1,7 +1,5 @@
 """Ranks with another program or other files than rank 0 are refused by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

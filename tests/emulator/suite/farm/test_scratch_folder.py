@@ -1,7 +1,5 @@
 """Folders of ranks are removed when the rank was killed, and not as long as its trial runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

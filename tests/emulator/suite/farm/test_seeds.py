@@ -1,7 +1,5 @@
 """Folders of seeds: taken over by the same command alone, and by one call at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Trials go to idle ranks; one that failed is tried once more, elsewhere if it can be.
 """
 
-from __future__ import annotations
-
 import atexit
 import signal
 import sys

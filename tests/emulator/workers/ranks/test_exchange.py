@@ -1,7 +1,5 @@
 """Ranks exchange the outcomes of a step, their failures, and their ends."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import threading

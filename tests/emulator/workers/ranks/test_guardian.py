@@ -1,7 +1,5 @@
 """Guardians of ranks that are plain programs: who says what of a rank that dies, and when."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

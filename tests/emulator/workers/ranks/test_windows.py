@@ -1,7 +1,5 @@
 """Ranks gather times after a window, and send messages to those alone that they have some for."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable

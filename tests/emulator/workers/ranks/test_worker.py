@@ -1,7 +1,5 @@
 """A rank's worker shares counters with the first rank, and the rest with all."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The inference suite has every test of the draft; its trials can be read, its values follow."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.suite.suite_model import SCALES, SuiteTest

@@ -1,7 +1,5 @@
 """Chakra traces: what is read, what is written, and what is refused with its node."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GOAL as text and binary: what is read, what is written, and what is refused in one sentence."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Connection matrices of htsim: flows, triggers, and what is refused with its line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

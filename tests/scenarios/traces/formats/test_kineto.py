@@ -1,7 +1,5 @@
 """Kineto traces: collectives of kernels, and what is refused with its event."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

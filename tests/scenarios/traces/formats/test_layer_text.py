@@ -1,7 +1,5 @@
 """Layers of ASTRA-sim 1.0 and SimAI: the step that they are, and what is refused with its line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records of the NCCL Inspector: what is read, what is written, what is refused with its line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

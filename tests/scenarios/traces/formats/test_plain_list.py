@@ -1,7 +1,5 @@
 """Plain lists of collectives in YAML and CSV: what is read, and what is refused with its line."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 from typing import Any

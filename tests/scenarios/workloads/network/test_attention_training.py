@@ -1,7 +1,5 @@
 """Attention heads: right gradients, and the same bits when they are divided over GPUs."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

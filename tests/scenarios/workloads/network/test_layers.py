@@ -1,7 +1,5 @@
 """Layers: products have the same bits in parts, and gradients are derivatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

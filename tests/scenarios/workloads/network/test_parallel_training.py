@@ -1,7 +1,5 @@
 """Training plans on grids of GPUs: in any legal order of operations, to the bit as on one GPU."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that a GPU differentiates at once: right gradients, and the same bits on many GPUs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Counts of work over tensors are those of its schedules."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

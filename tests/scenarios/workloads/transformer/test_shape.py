@@ -3,8 +3,6 @@
 Models and configurations: Grattafiori et al., arXiv 2407.21783, tables 3 and 4.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 from typing import Any

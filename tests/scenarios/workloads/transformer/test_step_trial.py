@@ -1,7 +1,5 @@
 """Training steps that are written in part, and what is counted of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from typing import Any

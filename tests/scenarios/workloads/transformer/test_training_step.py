@@ -1,7 +1,5 @@
 """The operations of training steps: right data in any legal order, and the octets of formulas."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from fractions import Fraction

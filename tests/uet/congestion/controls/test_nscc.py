@@ -1,7 +1,5 @@
 """The NSCC window, event by event (UES 3.6.13)."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Test which paths packets take, and what feedback does to that (UES 3.6.16)."""
 
-from __future__ import annotations
-
 import random
 from array import array
 from collections import Counter

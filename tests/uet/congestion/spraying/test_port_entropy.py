@@ -1,7 +1,5 @@
 """Spraying over several ports: evenly, and not over one that swallows everything."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Test what the initiator makes of responses; message ids; who waits for whom (UES 3.4)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random requests, random answers: every request ends once, and nothing is left over."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages that begin again: refusals, deferrable and rendezvous sends (UES 3.4)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

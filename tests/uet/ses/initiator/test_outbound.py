@@ -1,7 +1,5 @@
 """Test what each operation looks like on the wire (UES 3.4.1, Tables 3-8 to 3-10)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """READs bound what they have asked for, and a busy target is given time (UES 3.5.15, 3.5.20)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.uet.exchange import KEY, MS, Exchange, Side, Wire

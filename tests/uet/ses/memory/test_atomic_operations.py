@@ -1,7 +1,5 @@
 """Atomic operations against an oracle that knows only Python's integers and fractions."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable

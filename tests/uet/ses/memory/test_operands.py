@@ -1,7 +1,5 @@
 """Operands of atomic operations on their way through a packet."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads and fetched values: data in its place, whatever way it comes (UES 3.5.20.1)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

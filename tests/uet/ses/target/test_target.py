@@ -1,7 +1,5 @@
 """Test which requests a target refuses, and why: the receive checks in their order (UES 3.4.1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

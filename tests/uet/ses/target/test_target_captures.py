@@ -4,8 +4,6 @@ Only the semantic sublayer is at work here: the requests of each capture go stra
 and what it answers must be, octet for octet, the SES part of the ACK that the provider sent.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.harness.replay.capture import NAMES, TARGET, Packet, packets

@@ -1,7 +1,5 @@
 """Hostile and random requests at a target: nothing raises, nothing is written out of place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

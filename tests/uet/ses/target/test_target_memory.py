@@ -1,7 +1,5 @@
 """Writes, reads and atomic operations at a target (UES 3.4.1)."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

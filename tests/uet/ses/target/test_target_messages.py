@@ -1,7 +1,5 @@
 """How messages end at a target, and requests that need no PDC (UES 3.4.1, 3.5.3)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

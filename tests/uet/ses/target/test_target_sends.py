@@ -1,7 +1,5 @@
 """Sends at a target: matched, refused, kept, deferred or fetched (UES 3.4.1)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

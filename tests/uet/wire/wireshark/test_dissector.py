@@ -1,7 +1,5 @@
 """The generated dissector in a real tshark, against the golden vectors and the decoder."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

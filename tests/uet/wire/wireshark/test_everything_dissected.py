@@ -1,7 +1,5 @@
 """Nothing that the stack sends is malformed or unknown to `uetemu decode` or the dissector."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

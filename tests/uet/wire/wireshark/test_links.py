@@ -1,7 +1,5 @@
 """How the generated dissector links requests and replies, and which fields it makes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """UET inside VXLAN and IP in IP: the innermost IP header is the one that counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Test what the generated dissector offers besides the fields: CRC, preferences, links, names."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The generated dissector, with all that it can do switched on, against frames made to break it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A queue of the initiator: what it refuses of a controller, time-outs, and digests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

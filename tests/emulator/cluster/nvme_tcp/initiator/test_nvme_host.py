@@ -1,7 +1,5 @@
 """I/O goes on by another path where one breaks; latencies are counted in a histogram."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

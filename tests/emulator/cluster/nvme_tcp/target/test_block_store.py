@@ -1,7 +1,5 @@
 """Stores of namespaces: sparse memory, files, holes, and descriptors that are given back."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever a host sends, the target neither raises nor keeps more than its limits."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Commands at the target: what they answer, and with which status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """PDUs at the target: transfers, limits, digests, order, and the ends of connections."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Layouts with fields at offsets, and those of Identify data."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.cluster.nvme_tcp.wire.layouts import (

@@ -1,7 +1,5 @@
 """The reader of PDUs: any cut of a stream, and what it refuses by FES and FEI."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Shards of a dataset lie apart from each other, and every epoch reads each as it should."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Datagrams and connections to an echo server: what counts, and until when answers are awaited."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Relays pass a file on while it arrives, and say who cut it short."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

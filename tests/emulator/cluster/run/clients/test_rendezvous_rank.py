@@ -1,7 +1,5 @@
 """Ranks start together over a store on loopback, and parameters come to every one of them."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import subprocess

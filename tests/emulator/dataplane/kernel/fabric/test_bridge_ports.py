@@ -1,7 +1,5 @@
 """Bridges with more ports than Linux gives them are refused in one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.dataplane.doctor import capabilities

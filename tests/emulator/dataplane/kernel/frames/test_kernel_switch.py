@@ -1,7 +1,5 @@
 """Frames that cross a namespace: what comes late, and why others never come."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Markers behind frames: which are waited for, and what the calling thread is afterwards."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections import deque

@@ -1,7 +1,5 @@
 """Compilations leave nothing behind, or somebody finds it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ The compiler describes the structs in the object file (BTF), so what is compared
 loads, and not the text of a header.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The state that the page reads: by hand, bounded, and without a first interval."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page of ``uetemu top --web`` in a real browser: live, ended, without its server, hostile."""
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path

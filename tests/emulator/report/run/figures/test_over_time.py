@@ -1,7 +1,5 @@
 """Test the figures of NIC ports and pauses over time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

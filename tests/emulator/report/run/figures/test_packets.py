@@ -1,7 +1,5 @@
 """Figures of captured packets: whose ladder, how long between ports, in which words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

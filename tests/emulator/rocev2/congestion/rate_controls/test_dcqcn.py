@@ -1,7 +1,5 @@
 """DCQCN's two ends by themselves: traces, timers, limits (Zhu et al., SIGCOMM 2015)."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import fields, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Fabric time, and the delay line that stands for cables: exact, because time is an argument."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Data that go through host memory: whose, at what rate, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.errors import UserError

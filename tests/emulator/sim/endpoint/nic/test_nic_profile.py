@@ -1,7 +1,5 @@
 """Profiles of NICs: their numbers, and what is said of how they are known."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulator.sim.endpoint.nic import nic_profile

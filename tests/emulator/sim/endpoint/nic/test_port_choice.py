@@ -1,7 +1,5 @@
 """Test which port a frame chooses: by its entropy value, evenly, and never one that is down."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Element functions of Reduce against Python's own arithmetic, for every type."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

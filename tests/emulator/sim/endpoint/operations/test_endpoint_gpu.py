@@ -1,7 +1,5 @@
 """GPU memory: named buffers in a file with many mappings, or in one process alone."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The port by which a scale-up switch reaches a GPU."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

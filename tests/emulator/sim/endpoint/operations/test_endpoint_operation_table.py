@@ -1,7 +1,5 @@
 """Operations in columns are the operations that were put there."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Executions in a row are joined into one: each message has a tag of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
