@@ -141,10 +141,10 @@ class Trial:
     that never happened cannot pass for one that did.  Both are called for one rank at a time, and
     ``expected`` again after every iteration. So the contents of all GPUs never exist twice: what
     takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is about
-    what each GPU's buffers take, so that a size beyond the machine is refused before anything is
-    compiled. ``facts`` go into the row as they are.  ``tolerance(rank)`` is how far each element of
-    a buffer may be from what is expected; buffers that it does not name must be equal.  Without
-    ``checked`` nothing is compared, and the row states it.
+    what a GPU's buffers take on average, so that a size beyond the machine is refused before
+    anything is compiled.  ``facts`` go into the row as they are.  ``tolerance(rank)`` is how far
+    each element of a buffer may be from what is expected; buffers that it does not name must be
+    equal.  Without ``checked`` nothing is compared, and the row states it.
 
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's

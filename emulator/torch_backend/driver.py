@@ -136,6 +136,7 @@ class _Drive:
         self._store = SharedStore()
         self._failure: str | None = None
         execution.failed = self._failed
+        execution.spare = range(len(places), len(execution.memories))
         self._dead: set[int] = set()
         self._ranks = [
             _Rank(one, Connection(one.channel.detach()), execution.now_ns, busy_ns=execution.now_ns)
@@ -366,11 +367,12 @@ class _Drive:
         if result.error != "dead":
             self._calls.fail(result)
             return
+        if result.rank in self._execution.spare:
+            return
         self._dead.add(result.rank)
-        if result.rank < len(self._ranks):  # or no rank of the script is there
-            lost = self._ranks[result.rank]
-            self._fork_server.kill(lost.process)
-            lost.waits, lost.exited = None, Exited(self._execution.now_ns)
+        lost = self._ranks[result.rank]
+        self._fork_server.kill(lost.process)
+        lost.waits, lost.exited = None, Exited(self._execution.now_ns)
 
     def _give_up(self) -> None:
         """Have calls fail that wait for ever for what is lost; NCCL's watchdog would end them."""

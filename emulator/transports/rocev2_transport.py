@@ -145,7 +145,7 @@ def _fit(
         raise UserError(
             f"transport {requested!r}: the NICs of {topology.name} have an endpoint in each plane "
             "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
-            "over both ports, or transport uet"
+            "over its ports, or transport uet"
         )
     # By pauses or by credits; plain queues of Linux drop.
     pauses = switch is not None and (switch.pausing or switch.cbfc) is not None

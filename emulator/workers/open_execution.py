@@ -34,7 +34,7 @@ class OpenExecution:
     """Execution number ``number`` of the ranks on ``nodes`` with ``memories``, on ``fabric``.
 
     ``heard`` are called with a rank and the names of barriers that it has reached; ``failed`` with
-    the result of one that has failed.
+    the result of one that has failed.  The death of one of ``spare`` alone does not fail it.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class OpenExecution:
         self._acts: dict[int, list[tuple[tuple[int, ...], Callable[[], None]]]] = {}
         self.heard: Callable[[int, Sequence[str]], None] = lambda rank, names: None
         self.failed: Callable[[RankResult], None] = lambda result: None
+        self.spare: Collection[int] = ()
         self._ended: set[int] = set()
         self._some_failed = False
 

@@ -218,8 +218,9 @@ class VirtualPool:
         if started is not None:
             started(begin)  # faults of that instant come first
         events.at(begin * PS, self._source.next(), self._start, self._execution)
+        spare: Collection[int] = ()
         if drive is not None:
-            self._drive(drive, begin)
+            spare = self._drive(drive, begin)
         else:
             fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
         if self._left and not self._ending:
@@ -227,12 +228,12 @@ class VirtualPool:
         fabric.each(WorkerPart.fail, "aborted", dict.fromkeys(self.specs, "another rank failed"))
         ended = fabric.each(WorkerPart.results, self._lost is not None)
         results = sorted((one for part in ended for one in part.results), key=lambda one: one.rank)
-        if any(result.error for result in results):
+        if any(one.error and not (one.error == "dead" and one.rank in spare) for one in results):
             raise self._failure(results)
         return results
 
-    def _drive(self, drive: Drive, begin_ns: int) -> None:
-        """Have ``drive`` make the execution; what it raises ends it."""
+    def _drive(self, drive: Drive, begin_ns: int) -> Collection[int]:
+        """Have ``drive`` make the execution; what it raises ends it.  Return the spare ranks."""
         self._open = execution = OpenExecution(
             self._fabric,
             {rank: one.node for rank, one in self.specs.items()},
@@ -247,6 +248,7 @@ class VirtualPool:
             self._open = None
             if self._left:
                 self._ending = True
+        return execution.spare
 
     def _start(self, execution: int) -> None:
         self._fabric.each(WorkerPart.start, execution, self._open is not None)

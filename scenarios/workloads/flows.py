@@ -268,12 +268,8 @@ class Traffic:
 
     @property
     def memory_octets(self) -> int:
-        """About what the busiest GPU's buffers take."""
-        held: dict[int, int] = {}
-        for flow in self.flows:
-            held[flow.source] = held.get(flow.source, 0) + flow.length
-            held[flow.destination] = held.get(flow.destination, 0) + flow.length
-        return max(held.values(), default=0)
+        """About what the buffers of a GPU take, on average."""
+        return 2 * sum(flow.length for flow in self.flows) // len(self.topology.gpus)
 
     def schedules(self) -> Sequence[schedule.Schedule]:
         """One for each rank of the fabric, also for those that take no part.

@@ -307,6 +307,12 @@ def test_another_file(project: Project) -> None:
     assert not project.report.exists()
 
 
+def test_a_first_run_without_a_test_of_a_statement_leaves_no_report(project: Project) -> None:
+    project.write("tests/test_other.py", "def test_of_nothing(): pass\n")
+    project.pytest("tests/test_other.py")
+    assert not project.report.exists()
+
+
 def test_clearing_pytests_cache_forgets(project: Project) -> None:
     project.pytest()
     project.pytest("--cache-clear", "tests/test_second.py")

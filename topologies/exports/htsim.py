@@ -53,6 +53,7 @@ PAYLOAD_BYTES = (4096, 2048, 1024)  # of a UET packet: the first that fits (UES 
 HEADER_BYTES = 84
 ECN_BDP = (0.2, 0.8)  # between which switches of a run mark ever more (UES 3.6.17)
 PATHS = 256  # entropy values that a run's endpoints spray over
+NAMED = 16  # GPUs of a switch that are named one by one
 PORTS_OF_ALL = 64  # of a switch, which no version refuses
 
 
@@ -240,8 +241,9 @@ class _Tree:
         number = 0
         for tor in (switch for pod in self.pods for switch in pod):
             names = [x.name for x in self.topology.gpus if tor.name in self._up[x.name]]
+            shown = names if len(names) <= NAMED else [names[0], names[1], "...", names[-1]]
             lines.append(
-                f"# Nodes {number}..{number + len(names) - 1} {tor.name}: {' '.join(names)}"
+                f"# Nodes {number}..{number + len(names) - 1} {tor.name}: {' '.join(shown)}"
             )
             number += len(names)
         lines += [f"Nodes {gpus}", f"Tiers {len(self.tiers)}", f"Podsize {gpus // pods}"]

@@ -176,6 +176,9 @@ def _struck(before: Condition, after: Condition, topology: Topology) -> Iterator
     """Yield the cables of what differs between two conditions; those of a GPU that dies, too."""
     for element in {*before.down} ^ {*after.down}:
         yield from element.links
+        for end in (end for link in element.links for end in link.ends):
+            if not topology.node(end.node).is_switch:  # the flows of a NIC divide over its ports
+                yield from (link for link, _, _ in topology.neighbours(end.node))
         for gpu in element.gpus if element.mortal else ():
             yield from (link for link, _, _ in topology.neighbours(gpu))
     for link in {*before.faults, *after.faults}:

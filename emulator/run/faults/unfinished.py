@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from emulator.run.faults.condition import some
 from emulator.run.faults.disturbance import stated_pairs
 from emulator.run.measures.message_times import Recorder
 from emulator.scenario import Trial
@@ -57,9 +58,14 @@ def footer(unfinished: Mapping[str, object], transport: str | None = None) -> st
     gone = unfinished.get("cut_off_gpus", ())
     assert isinstance(gone, Sequence)
     lost = ", ".join([*gone, *stated_pairs(unfinished.get("cut_off_pairs"))])
+    there, count = unfinished["delivered_messages"], unfinished["messages"]
+    heard = f"{there} of {count} messages were delivered"
+    waiting = unfinished["unfinished_gpus"]
+    assert isinstance(waiting, Sequence)
+    if waiting and there == count:
+        heard += f", but {some(waiting)} had not heard of it"
     return (
         ("" if transport is None else f"{transport}, ")
-        + f"{unfinished['collective']} {unfinished['size_bytes']} B: "
-        f"{unfinished['delivered_messages']} of {unfinished['messages']} messages were delivered"
+        + f"{unfinished['collective']} {unfinished['size_bytes']} B: {heard}"
         + (f"; the faults cut off {lost}" if lost else "")
     )

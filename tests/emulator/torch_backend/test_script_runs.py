@@ -134,6 +134,13 @@ print("over")
 
 
 @pytest.mark.nightly
+def test_a_gpu_that_no_rank_has_may_die(tmp_path: Path) -> None:
+    fault = ("--ranks", "2", "--fault", "t=5us gpu h1g0 dead")
+    ended = torchrun(tmp_path, "dist.all_reduce(torch.ones(100_000))", *fault)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", ["gpu h1g0 dead", "link h1g0:eth0 down"])
 def test_ranks_that_wait_for_what_is_lost_have_an_error_and_can_go_on(
     tmp_path: Path, lost: str

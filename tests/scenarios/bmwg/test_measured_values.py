@@ -15,6 +15,7 @@ from scenarios.bmwg.job_tests import compare_at_once
 from scenarios.bmwg.trial_estimate import (
     CABLE_MEGABYTE_S,
     CONTROL_PLANE_S,
+    MODEL_FACTOR,
     START_S,
     UET_FACTOR,
     estimated_s,
@@ -116,6 +117,8 @@ def test_an_estimate_grows_with_the_octets_their_way_seeds_and_transports() -> N
     assert estimated_s(trial(3, "uet,rocev2")) == megabytes(3 * 2 * 2 * (1 + UET_FACTOR))
     failed = trial(1, "rocev2", faults=("t=1us link rail0:up0 down",))
     assert estimated_s(failed) == megabytes(2 * 2 * 2)
+    modelled = replace(failed, options=("--fabric", "model"))
+    assert estimated_s(modelled) == pytest.approx(MODEL_FACTOR * estimated_s(failed))
     assert estimated_s(replace(failed, options=("--control-plane", "ebgp"))) == pytest.approx(
         estimated_s(failed) + CONTROL_PLANE_S
     )

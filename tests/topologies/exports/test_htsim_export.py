@@ -118,6 +118,11 @@ def paths(graph: Graph, source: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+def test_gpus_of_a_large_switch_are_not_named_one_by_one() -> None:
+    text = to_htsim(catalogue.load("rail_clos:hosts=24,gpus_per_host=1,uplinks_per_spine=2"))
+    assert "# Nodes 0..23 rail0: h0g0 h1g0 ... h23g0\n" in text
+
+
 def three_tiers() -> Topology:
     """Two pods of two spines; the n-th spine of each pod has the super-spines of plane n."""
     whole = catalogue.load(

@@ -32,6 +32,13 @@ def test_a_link_that_the_ring_never_takes_is_named(fault: str, tmp_path: Path) -
     assert table.count("what it strikes carries nothing in this run") == len(faults)
 
 
+def test_a_port_over_which_a_nic_may_send_is_not(tmp_path: Path) -> None:
+    spec = ("--topology", "clos:nic_ports=4,hosts=2,gpus_per_host=2,spines=1,homing=paths")
+    given = (*spec, "--transport", "rocev2", "--param", "sizes=16KiB")
+    faults, _ = struck(tmp_path, "permutation", "t=0us nic h0g0:eth2 down", *given)
+    assert [one["idle"] for one in faults] == [False]
+
+
 def test_a_scale_up_network_that_nobody_copies_over_is_named(tmp_path: Path) -> None:
     fault = "t=1us scale-up h0g0 rate=1GB/s"
     faults, table = struck(tmp_path, "permutation", fault, "--param", "sizes=16KiB")
