@@ -18,7 +18,7 @@ from emulator.report.traffic.tables import Bounds
 from tests.harness.lab.traffic import within
 from tests.harness.runs.processes import forked, uetemu
 from topologies import catalogue
-from topologies.model import CableEnd
+from topologies.model import NETWORKS, CableEnd
 
 LONGEST_S = 300
 
@@ -226,6 +226,77 @@ def test_a_day_goes_by_and_its_report_has_all_networks(tmp_path: Path) -> None:
         assert (tmp_path / "report-figures" / f"{name}.csv").exists()
     for name in ("job-start", "virtual-training1", "virtual-training2"):
         assert f'id="figure-{name}"' in page
+
+
+@pytest.mark.nightly
+def test_the_networks_of_a_day_are_what_books_say_of_them(tmp_path: Path) -> None:
+    status, out, err = cluster(
+        *("cluster_day", "--traffic", "--format", "json", "-o", str(tmp_path)),
+        *("--param", "parts=1", "--param", "bursts=3"),
+    )
+    assert status == 0, out + err
+    (table,) = json.loads(out)["traffic"]["tables"]
+    rows = {row["property"]: row for row in table["data"]}
+    frontend, storage, management, backend, by_rdma = (
+        {name: row[network] for name, row in rows.items()}
+        for network in ("frontend", "storage", "management", "backend", "storage by RDMA")
+    )
+    # Frontend: a routed Clos, 100 Gb/s that GPUs share, TCP.
+    assert (frontend["routers on the way, at most"], frontend["GPUs that share a port"]) == (3, 2)
+    assert frontend["rate of their ports (Gb/s)"] == "100"
+    assert frontend["TCP (% of octets sent)"] > 99
+    # Many short mouse flows of high entropy, bursts of requests, little use.
+    assert frontend["mice"] > 0.9 * frontend["flows"] > 100
+    entropy = "entropy of flows on a machine's link, most (bits)"
+    assert frontend[entropy] > 5
+    assert frontend["inference requests (connections)"] == 2 * 3 * 20
+    assert frontend["peak to mean of inference requests in 1 ms"] > 5
+    assert frontend["use of machines' links, median (%)"] < 1
+    # Tenants, BGP EVPN and VXLAN.
+    assert (frontend["control plane"], frontend["tenants that send"]) == ("evpn", 2)
+    assert frontend["BGP packets with EVPN routes"] > 0
+    assert frontend["VXLAN between switches (% of packets)"] > 10
+    assert frontend["VXLANs"] >= 2
+    # A job starts: GPUs join, and the master rank has the first parameters.
+    assert management["ranks that join (connections to the rendezvous)"] == 8
+    assert frontend["TCP between ranks (B)"] > 2 * 2**22
+    assert frontend["TCP between ranks from the master's server (%)"] > 90
+    # Management: own interfaces, its services, a low rate.
+    assert management["their interfaces"] == "mgmt0"
+    services = [name for name in rows if name.startswith(("orchestration", "job", "time sync"))]
+    for name in (*services, "telemetry (B)", "remote access: SSH (B)"):
+        assert management[name] > 0, name
+        assert not frontend[name] + storage[name] + backend[name], name
+    assert management["mean rate of machines' links, median (Mb/s)"] < 1
+    # It stays up, while all others have a fault.
+    assert [one["faults"] for one in (management, frontend, storage, backend)] == [0, 1, 1, 1]
+    assert management["packets lost"] == 0
+    answered, _, sent = management["connections and pings that were answered"].partition(" of ")
+    assert answered == sent
+    answered, _, sent = storage["connections and pings that were answered"].partition(" of ")
+    assert int(answered) < int(sent)
+    # It never carries training, gradients or storage.
+    for name in ("RDMA: UET, RoCEv2 (%)", "TCP between ranks (B)", "NVMe/TCP (B)", "NFS (B)"):
+        assert management[name] == 0, name
+    assert not any(rows["packets that belong elsewhere"][one] for one in NETWORKS)
+    # Storage: four works, NVMe/TCP and RDMA.
+    for name, octets in (("dataset streaming (B)", 2**23), ("model distribution (B)", 2**24)):
+        assert octets < storage[name] < 1.1 * octets, name
+    for name in ("checkpoint write (B)", "checkpoint restore (B)"):
+        assert 2**24 < storage[name] < 1.1 * 2**24, name
+    assert storage["NVMe/TCP (B)"] > 2**23
+    assert by_rdma["RDMA: UET, RoCEv2 (%)"] == 100
+    assert 2**24 < by_rdma["checkpoint write (B)"] < 1.1 * 2**24
+    # The backend: low entropy, few long elephant flows, bursts, full links, below 10 us one way.
+    assert backend[entropy] < 1
+    assert backend["flows"] < 10 < frontend["flows"]
+    assert backend["octets of elephants (%)"] > 90
+    assert backend["peak to mean in 10 us"] > 2
+    assert backend["most use in 10 us (%)"] > 70
+    assert backend["use of machines' links, median (%)"] > 100 * max(
+        one["use of machines' links, median (%)"] for one in (frontend, storage, management)
+    )
+    assert backend["one-way delay, median (us)"] < backend["one-way delay, p99 (us)"] < 10
 
 
 def test_a_run_that_is_ended_leaves_its_rows_and_no_cluster(tmp_path: Path) -> None:
