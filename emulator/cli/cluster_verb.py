@@ -94,14 +94,14 @@ def command(  # noqa: PLR0913  options of the verb
         signal.signal(number, _interrupt)
     with progress_bar(f"cluster {scenario}") as progress:
         folder, result = execute(request, progress)
+    if form != "json":
+        click.echo(_shown(result, folder))
     side_by_side = next(cluster_tables(folder, Bounds())) if traffic else None
     if form == "json":
         more = {} if side_by_side is None else {"traffic": as_data(*side_by_side, Bounds())}
         click.echo(json.dumps(vars(result) | more, indent=2))
-    else:
-        click.echo(_shown(result, folder))
-        if side_by_side is not None:
-            click.echo(as_text([side_by_side]), nl=False)
+    elif side_by_side is not None:
+        click.echo(as_text([side_by_side]), nl=False)
     if report:
         click.echo(f"# Report   : {write_cluster_report(folder)}")
     if not result.succeeded:

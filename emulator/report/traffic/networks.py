@@ -91,7 +91,7 @@ PEAK_US, REQUESTS_US = 10, 1000
 SERVICES: Mapping[str, Sequence[str]] = {
     "RDMA: UET, RoCEv2 (B)": RDMA,
     "model servers (B)": ("llm",),
-    "TCP between ranks (B)": ("other TCP",),
+    "other TCP, as between ranks (B)": ("other TCP",),
     "NVMe/TCP (B)": ("nvme",),
     "NFS (B)": ("nfs",),
     "orchestration: files, names, power (B)": ("files", "dns", "dhcp", "redfish"),
@@ -111,7 +111,7 @@ class NetworkView:
     """A network and what was captured of it; ``lost`` are the packets that its ports dropped.
 
     ``cluster`` has all networks, ``faults`` is how many befell this one, and ``works`` has the
-    times (us) of each work of the run.
+    times (us) of each work of what is ``counted``.
     """
 
     topology: Topology
@@ -121,6 +121,7 @@ class NetworkView:
     lost: int | None = None
     faults: int = 0
     works: Mapping[str, Spans] = field(default_factory=dict)
+    counted: str = "this run"
 
     @cached_property
     def flows(self) -> Flows:
@@ -300,7 +301,8 @@ def _communicating(view: NetworkView) -> float:
 
 def _use_then(view: NetworkView) -> float | None:
     """Return the use of the busiest link of a machine in communication phases (%)."""
-    most, whole = max(one.busy_us.sum() for one in view.injected), _communicating(view)
+    whole = _communicating(view)
+    most = max((float(one.busy_us.sum()) for one in view.injected), default=0.0)
     return percent(min(most, whole), whole)  # by the host's clock frames may overlap
 
 
@@ -335,7 +337,7 @@ def _during(view: NetworkView, work: str) -> int | str:
     Of other networks these are of the services of storage.
     """
     if work not in view.works:
-        return "not in this run"
+        return f"not in {view.counted}"
     own = view.topology.network == STORAGE
     serves = np.array([own or service_of(one)[1] == STORAGE for one in view.traffic.tuples])
     found = 0
@@ -442,7 +444,7 @@ PROPERTIES: Mapping[str, Callable[[NetworkView], Any]] = {
         for name, services in SERVICES.items()
     },
     "other services (B)": lambda view: view.carried(lambda one: service_of(one)[0] not in _SERVED),
-    "TCP between ranks from the master's server (%)": _from_masters,
+    "other TCP that a job's master sends (%)": _from_masters,
     **{f"{work} (B)": partial(_during, work=work) for work in WORKS},
     "packets that belong elsewhere": _foreign,
     "faults": lambda view: view.faults,
@@ -550,6 +552,7 @@ def _run_view(
             lost=row.get("frames_lost"),
             faults=len(row.get("faults", ())),
             works={does: ((-math.inf, math.inf),)} if does else dict.fromkeys(WORKS, ()),
+            counted="the last row",
         )
         name = BY_RDMA if storage else BACKEND
         return f"{name}: {folder.name}, in virtual time", view

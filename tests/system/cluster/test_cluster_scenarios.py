@@ -187,8 +187,8 @@ def agrees_with_tshark(folder: Path) -> None:
     assert found["checkpoint write (B)"]["storage by RDMA"] > 2 * 2**16
     assert found["RDMA: UET, RoCEv2 (%)"]["storage by RDMA"] == 100
     assert found["model servers (B)"]["frontend"] > 0
-    assert found["TCP between ranks (B)"]["frontend"] > 2**18
-    assert found["TCP between ranks from the master's server (%)"]["frontend"] > 90
+    assert found["other TCP, as between ranks (B)"]["frontend"] > 2**18
+    assert found["other TCP that a job's master sends (%)"]["frontend"] > 90
     assert found["RDMA: UET, RoCEv2 (%)"]["backend"] == 100
     assert found["one-way delay below 10 us (% of packets)"]["backend"] > 99
     assert found["routers on the way, at most"]["management"] == 0
@@ -259,8 +259,8 @@ def test_the_networks_of_a_day_are_what_books_say_of_them(tmp_path: Path) -> Non
     assert frontend["VXLANs"] >= 2
     # A job starts: GPUs join, and the master rank has the first parameters.
     assert management["ranks that join (connections to the rendezvous)"] == 8
-    assert frontend["TCP between ranks (B)"] > 2 * 2**22
-    assert frontend["TCP between ranks from the master's server (%)"] > 90
+    assert frontend["other TCP, as between ranks (B)"] > 2 * 2**22
+    assert frontend["other TCP that a job's master sends (%)"] > 90
     # Management: own interfaces, its services, a low rate.
     assert management["their interfaces"] == "mgmt0"
     services = [name for name in rows if name.startswith(("orchestration", "job", "time sync"))]
@@ -276,8 +276,8 @@ def test_the_networks_of_a_day_are_what_books_say_of_them(tmp_path: Path) -> Non
     answered, _, sent = storage["connections and pings that were answered"].partition(" of ")
     assert int(answered) < int(sent)
     # It never carries training, gradients or storage.
-    for name in ("RDMA: UET, RoCEv2 (%)", "TCP between ranks (B)", "NVMe/TCP (B)", "NFS (B)"):
-        assert management[name] == 0, name
+    for name in ("RDMA: UET, RoCEv2", "other TCP, as between ranks", "NVMe/TCP", "NFS"):
+        assert management[f"{name} (B)"] == 0, name
     assert not any(rows["packets that belong elsewhere"][one] for one in NETWORKS)
     # Storage: four works, NVMe/TCP and RDMA.
     for name, octets in (("dataset streaming (B)", 2**23), ("model distribution (B)", 2**24)):
