@@ -134,19 +134,20 @@ def _text(record: RoutesRecord) -> str:
 
 
 def _table(rows: Iterable[RouteRow], *, with_rib: bool) -> Table:
-    """Return ``rows`` as a table; EVPN's routes are in no RIB."""
+    """Return ``rows`` as a table, without routes that nobody uses; EVPN's are in no RIB."""
     columns = [NAMES[key] for key in COLUMNS if with_rib or key != "rib"]
     table = plain_table(None, "prefix", *columns)
     for row in rows:
         vrf = "" if row["vrf"] == routing_tables.DEFAULT_VRF else f" of {row['vrf']}"
         rib = [_route(route) for route in row["rib"] if route["chosen"]]
-        table.add_row(
-            row["prefix"] + vrf,
+        cells = (
             *(["; ".join(rib) or "-"] if with_rib else []),
             _chosen(row["loc_rib"]),
             _many(path["peer"] for path in row["adj_rib_in"]),
             "a summary in its place" if row["suppressed"] else _many(row["adj_rib_out"]),
         )
+        if any(cell != "-" for cell in cells):
+            table.add_row(row["prefix"] + vrf, *cells)
     return table
 
 

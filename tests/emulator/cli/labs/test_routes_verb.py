@@ -6,7 +6,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emulator.cli.labs.routes_verb import command
+from emulator.dataplane.control_plane import routing_tables
+from emulator.dataplane.control_plane.routing_tables import RoutesRecord, computed
 from emulator.errors import UserError
+from topologies import catalogue
 from topologies.model import TopologyError
 
 FABRIC = ("--topology", "rail_clos:hosts=1,gpus_per_host=2")
@@ -37,6 +40,20 @@ def test_a_node_of_other_networks_of_a_cluster_is_found() -> None:
     machine = routes("h0", *cluster).stdout
     for port in ("front0 (100.66.0.1)", "stor0 (100.72.0.1)", "mgmt0 (100.80.0.1)"):
         assert f"static: {port}" in machine
+
+
+def test_the_page_leaves_out_what_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as OSPF's routes to links, which zebra does not choose."""
+
+    def unused(*_words: object, **_options: object) -> RoutesRecord:
+        record = computed(catalogue.load(FABRIC[1]), "rail0", "here")
+        record["routes"][0]["rib"][0]["chosen"] = False
+        return record
+
+    monkeypatch.setattr(routing_tables, "computed", unused)
+    shown = routes("rail0", *FABRIC).stdout
+    assert "10.0.1.0/24" not in shown
+    assert "10.0.2.0/24" in shown
 
 
 @pytest.mark.parametrize(
