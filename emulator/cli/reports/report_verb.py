@@ -10,7 +10,7 @@ import click
 from emulator.cli.options import output_option, waiting_prices
 from emulator.errors import UserError
 from emulator.report.cluster_page import is_cluster_run, write_cluster_report
-from emulator.report.run.page import PAGE, write_report
+from emulator.report.run.page import PAGE, write_page, write_report
 from emulator.report.run_folder import RunRecord
 from emulator.report.suite.folder import is_suite
 from emulator.report.suite.page import write_suite_report
@@ -52,8 +52,9 @@ def command(runs: tuple[Path, ...], output: Path | None, **prices: float | None)
                 continue
             if write is not write_report:
                 raise UserError(f"{run} is no run folder, and prices are for run folders")
-            click.echo(write_report(run, output, costs))
-            for line in sentences(with_cost(RunRecord.read(run), costs)):
+            record = with_cost(RunRecord.read(run), costs)
+            click.echo(write_page(record, output))
+            for line in sentences(record):
                 click.echo(f"uetemu: {line}", err=True)
         except UserError as error:
             if len(runs) == 1:

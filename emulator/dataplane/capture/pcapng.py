@@ -1,16 +1,18 @@
-"""Many capture files into one pcapng file, in order of time.
+"""Many capture files into one pcapng file, in order of time, and the packets of one.
 
-Wireshark's own tools do the work where they exist.  :func:`join_pcap` writes the file itself, for
+Wireshark's own tools join where they exist.  :func:`join_pcap` writes the file itself, for
 machines that have only tcpdump: its files carry no interface names, which is what pcapng is for.
 """
 
 from __future__ import annotations
 
+import gzip
 import heapq
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from emulator.errors import UserError
 from emulator.whole_file import whole_file
@@ -76,12 +78,17 @@ FLAGS, INBOUND, OUTBOUND = 2, 1, 2
 _LINKTYPE_ETHERNET = 1
 _PCAP_HEADER = struct.Struct("<IHHiIII")
 _PCAP_RECORD = struct.Struct("<IIII")
+_BYTE_ORDER = 0x1A2B3C4D
+_BLOCK, _PACKET, _OPTION = (struct.Struct(form) for form in ("<II", "<IIIII", "<HH"))
+#: Octets of an empty block, and of one that is damaged.
+_LEAST_BLOCK, _LARGEST_BLOCK = 12, 2**24
+_GZIP = b"\x1f\x8b"
 
 
 def section(comment: str, application: str = "") -> bytes:
     """The block that a file begins with."""
     reported = options((COMMENT, comment.encode()), (_USER_APPLICATION, application.encode()))
-    return block(_SECTION_HEADER, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + reported)
+    return block(_SECTION_HEADER, struct.pack("<IHHq", _BYTE_ORDER, 1, 0, -1) + reported)
 
 
 def interface(name: str, snaplen: int = 0) -> bytes:
@@ -134,3 +141,71 @@ def _read_pcap(path: Path, number: int) -> Iterator[tuple[int, int, int, bytes]]
             if len(frame) < captured:
                 return
             yield seconds * 1_000_000_000 + nanoseconds, number, length, frame
+
+
+class Packet(NamedTuple):
+    """A packet of a file: its time (ns), the name of its interface, the way, length and octets.
+
+    ``way`` is INBOUND or OUTBOUND, or 0 where the file does not say it.
+    """
+
+    at_ns: int
+    port: str
+    way: int
+    length: int
+    octets: bytes
+
+
+def read_packets(path: Path, ports: set[str] | None = None) -> Iterator[Packet]:
+    """Yield the packets of a pcapng file, also of one that gzip compressed.
+
+    ``ports`` gets the names of all interfaces.  Raises EOFError where the file ends within a block,
+    and ValueError or OSError where it is damaged.
+    """
+    interfaces: list[tuple[str, int]] = []
+    with path.open("rb") as raw, gzip.open(raw) if raw.peek(2)[:2] == _GZIP else raw as file:
+        kind = 0
+        while head := file.read(_BLOCK.size):
+            before, (kind, length) = kind, _BLOCK.unpack(head.ljust(_BLOCK.size, b"\0"))
+            if not before and kind != _SECTION_HEADER:
+                raise ValueError("it is no pcapng file")
+            if len(head) == _BLOCK.size and not _LEAST_BLOCK <= length <= _LARGEST_BLOCK:
+                raise ValueError(f"a block has {length} octets")
+            body = file.read(max(0, length - len(head)))
+            if len(head) + len(body) < length or len(head) < _BLOCK.size:
+                raise EOFError("it ends in the middle of a block")
+            if kind == ENHANCED_PACKET and len(body) >= _PACKET.size:
+                number, high, low, captured, wire = _PACKET.unpack_from(body)
+                if number >= len(interfaces) or captured > len(body) - _PACKET.size:
+                    raise ValueError("a packet is malformed")
+                port, ticks = interfaces[number]
+                end = _PACKET.size + captured
+                way = int.from_bytes(_option(body, end + -captured % 4, FLAGS), "little") & 3
+                at = (high << 32 | low) * 10**9 // ticks
+                yield Packet(at, port, way, wire, body[_PACKET.size : end])
+            elif kind == _INTERFACE:
+                resolution = (_option(body, 8, _IF_TSRESOL) or b"\x06")[0]
+                port = _option(body, 8, _IF_NAME).decode(errors="replace")
+                base = 2 if resolution & 0x80 else 10
+                interfaces.append((port, base ** (resolution & 0x7F)))
+                if ports is not None:
+                    ports.add(port)
+            elif kind == _SECTION_HEADER:
+                if int.from_bytes(body[:4], "little") != _BYTE_ORDER:
+                    raise ValueError("it is of another byte order")
+                interfaces.clear()
+    if not kind:
+        raise ValueError("it is empty")
+
+
+def _option(body: bytes, at: int, wanted: int) -> bytes:
+    """Return the value of an option of a block, empty without it; its options begin ``at``."""
+    while at + _OPTION.size <= len(body) - 4:
+        code, size = _OPTION.unpack_from(body, at)
+        at += _OPTION.size
+        if code == wanted:
+            return body[at : at + size]
+        if not code:
+            break
+        at += size + -size % 4
+    return b""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import struct
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from scapy.error import Scapy_Exception
-from scapy.utils import RawPcapNgReader
-
-from emulator.dataplane.capture.pcapng import INBOUND, OUTBOUND
+from emulator.dataplane.capture.pcapng import OUTBOUND, read_packets
 from emulator.dataplane.switch.pause import ETHERTYPE, duration_ns, quanta
 from emulator.dataplane.switch.switch_choice import requested
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord
 from emulator.run_files import EPOCH_S
 from topologies.model import CableEnd, Topology, TopologyError
+
+#: What is said of a capture that ends within a packet.
+CUT = "{} ends in the middle of a packet, as of a run that was killed"
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,7 @@ class CaptureClock:
 _SOURCE_MAC = slice(6, 12)  # of an Ethernet frame
 
 
-@dataclass(frozen=True, slots=True)
-class PortFrame:
+class PortFrame(NamedTuple):
     """A frame at a port: when (ns of the file's clock), whether it leaves, and its full length."""
 
     at_ns: int
@@ -112,7 +112,8 @@ class PortFrame:
 class CaptureStream:
     """A capture file that is read from its start as often as wanted, never whole.
 
-    ``ports`` are the captured ports, known after a reading.
+    After a reading ``ports`` are the captured ports, and ``cut`` is a sentence if the file ends
+    within a packet.
     """
 
     def __init__(self, path: Path, topology: Topology) -> None:
@@ -124,38 +125,32 @@ class CaptureStream:
         self.path, self._topology = path, topology
         self._beyond: dict[CableEnd, frozenset[bytes]] = {}
         self.ports: frozenset[CableEnd] = frozenset()
+        self.cut = ""
 
     def frames(self) -> Iterator[PortFrame]:
         """Yield all frames in the order of the file; UserError where it is damaged."""
         number = 0
+        ends: dict[str, CableEnd] = {}
+        names: set[str] = set()
         try:
-            with RawPcapNgReader(str(self.path)) as reader:
-                for octets, meta in reader:
-                    number += 1
-                    if not meta.ifname:
+            for number, packet in enumerate(read_packets(self.path, names), 1):  # noqa: B007
+                at_ns, port, way, length, octets = packet
+                end = ends.get(port)
+                if end is None:
+                    if not port:
                         raise UserError(
                             f"{self.path} does not say at which port a frame was; repeat the run"
                         )
-                    end = _end(meta.ifname)
-                    known = meta.direction in (INBOUND, OUTBOUND)
-                    ticks = (meta.tshigh << 32) + meta.tslow
-                    yield PortFrame(
-                        ticks * 10**9 // meta.tsresol,
-                        end,
-                        meta.direction == OUTBOUND if known else self._leaves(end, octets),
-                        octets,
-                        meta.wirelen,
-                    )
-                self.ports = frozenset(
-                    _end(options["name"])
-                    for _, _, options in reader.interfaces
-                    if "name" in options
-                )
-        except (Scapy_Exception, OSError, EOFError, ValueError, struct.error) as error:
+                    end = ends[port] = _end(port)
+                leaves = way == OUTBOUND if way else self._leaves(end, octets)
+                yield PortFrame(at_ns, end, leaves, octets, length)
+        except EOFError:
+            self.cut = CUT.format(self.path.name)
+        except (OSError, ValueError, zlib.error) as error:
             raise UserError(
-                f"{self.path} is damaged after frame {number} ({error or 'it ends there'}); "
-                "repeat the run"
+                f"{self.path} is damaged after frame {number} ({error}); repeat the run"
             ) from None
+        self.ports = frozenset(map(_end, names))
 
     def _leaves(self, end: CableEnd, octets: bytes) -> bool:
         """Return whether a frame leaves the port: it comes from nobody beyond its cable.
@@ -178,8 +173,8 @@ def _macs_beyond(topology: Topology, end: CableEnd) -> frozenset[bytes]:
     return frozenset(bytes.fromhex(mac.replace(":", "")) for mac in macs)
 
 
-def _end(name: bytes) -> CableEnd:
-    node, _, port = name.decode(errors="replace").partition(":")
+def _end(name: str) -> CableEnd:
+    node, _, port = name.partition(":")
     return CableEnd(node, port)
 
 

@@ -262,9 +262,10 @@ def _nothing(
             "give them by --keys, or repeat the run with --snaplen full and keep its tss_keys.json"
         )
     hint = "RoCEv2 has no message ID; " if wish.psn is None else ""
+    cut = f"{stream.cut}; " if stream.cut else ""
     return (
-        f"no captured packet of data has {what} here; {hint}uetemu decode --brief {stream.path} "
-        "lists what there is, and --capture all of a repeated run sees every port"
+        f"no captured packet of data has {what} here; {cut}{hint}uetemu decode --brief "
+        f"{stream.path} lists what there is, and --capture all of a repeated run sees every port"
     )
 
 
@@ -276,7 +277,7 @@ def _notes(
     clock: CaptureClock,
 ) -> list[str]:
     """Return what a reader must know about the gaps of the story."""
-    notes = []
+    notes = [f"{stream.cut}."] if stream.cut else []
     everything = sum(len(node.ports) for node in topology.nodes)
     if len(stream.ports) < everything:
         notes.append(

@@ -29,7 +29,6 @@ from emulator.report.run.report_tables import (
     row_table,
 )
 from emulator.report.run_folder import RunRecord, drawn_rows
-from emulator.report.waiting_cost import WaitingPrices, with_cost
 from emulator.result_rows import summary
 from emulator.run_files import CAPTURE, EVENTS
 from emulator.whole_file import MEND, write_whole
@@ -262,18 +261,18 @@ def rendered(template: str, drawn: bool, **content: Any) -> str:
     )
 
 
-def write_report(
-    folder: Path, output: Path | None = None, prices: WaitingPrices | None = None
-) -> Path:
+def write_report(folder: Path, output: Path | None = None) -> Path:
     """Write the report of a run folder; return the page's path.
-
-    With ``prices`` it has what waiting GPUs cost.
 
     The page is ``report.html`` in the folder, or ``output``; the data of its figures are beside it.
     """
-    record = with_cost(RunRecord.read(folder), prices or WaitingPrices())
+    return write_page(RunRecord.read(folder), output)
+
+
+def write_page(record: RunRecord, output: Path | None = None) -> Path:
+    """Write the report of a run that was read, as :func:`write_report` does."""
     sections = sections_of(record)
-    page = output or folder / PAGE
+    page = output or record.path / PAGE
     beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
     files = {page: html_of(record, sections)}
     for figure in (figure for section in sections for figure in section.figures):

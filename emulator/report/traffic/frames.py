@@ -6,12 +6,10 @@ where only the other end was captured, those that came in there.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +33,9 @@ ENTROPY_PORTS: Mapping[int, str] = {
     VXLAN_PORT: "VXLAN",
 }
 _NAMES = {ICMP: "ICMP", TCP: "TCP", UDP: "UDP", 58: "ICMPv6"}
-_IPV4, _IPV6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8)
+_IPV4, _IPV6 = 0x0800, 0x86DD
 _CUT = {_IPV4: "IPv4, cut", _IPV6: "IPv6, cut"}
 _ETHERTYPES = {0x0806: "ARP", 0x8808: "MAC control", 0x88CC: "LLDP", **_CUT}
-#: Octets of an empty block.
-_LEAST_BLOCK = 12
 #: Of a frame with plain IPv4: the VNI, behind 8 octets of UDP and 4 of VXLAN.
 _VNI = slice(46, 49)
 _PLAIN = b"\x08\x00\x45"
@@ -84,7 +80,7 @@ class FiveTuple(NamedTuple):
 def five_tuple(frame: bytes) -> FiveTuple:
     """Return the outer 5-tuple of a frame, as far as it was captured; MACs where there is no IP."""
     at = 12
-    while int.from_bytes(frame[at : at + 2]) in _VLANS and len(frame) > at + 4:
+    while int.from_bytes(frame[at : at + 2]) in uet_codes.VLAN_TYPES and len(frame) > at + 4:
         at += 4
     ethertype, at = int.from_bytes(frame[at : at + 2]), at + 2
     no_ip = FiveTuple(frame[6:12].hex(":"), frame[:6].hex(":"), 1 << 16 | ethertype)
@@ -242,8 +238,6 @@ def captured(
             least = frame.at_ns if least is None else min(least, frame.at_ns)
     except UserError as error:
         cut = str(error)
-    if not cut and not _is_whole(stream.path):
-        cut = f"{stream.path.name} ends in the middle of a packet, as of a run that was killed"
     if span_ns is None:
         begin_ns = end_ns = least or 0
     cabled = {one for link in topology.links for one in link.ends}
@@ -266,7 +260,7 @@ def captured(
         vnis=frozenset(vnis),
         evpn=evpn,
         begin_ns=begin_ns,
-        cut=cut,
+        cut=cut or stream.cut,
     )
 
 
@@ -298,17 +292,3 @@ def _link(
         ttl=np.array(column[3], np.int64)[order],
         packets=np.array(column[5], np.int64)[order],
     )
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a pcapng file ends with a block: its length stands at both of its ends."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size < _LEAST_BLOCK:
-            return False
-        file.seek(size - 4)
-        length = int.from_bytes(file.read(4), "little")
-        if not _LEAST_BLOCK <= length <= size:
-            return False
-        file.seek(size - length + 4)
-        return int.from_bytes(file.read(4), "little") == length

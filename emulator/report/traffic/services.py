@@ -15,11 +15,13 @@ from emulator.rocev2.wire.codes import (
 from emulator.rocev2.wire.codes import UDP_PORT as ROCEV2_PORT
 from uet.wire.codes import UDP_PORT as UET_PORT
 from uet.wire.codes import PacketType
-from uet.wire.envelope import open_frame
+from uet.wire.envelope import VXLAN_PORT, open_frame
 
 _TCP, _UDP = 6, 17
 _PLAIN = b"\x08\x00\x45"
 _PORTS = {port.to_bytes(2): port for port in (UET_PORT, ROCEV2_PORT)}
+#: A port and the first octet of RFC 7348, and where the frame inside begins.
+_VXLAN, _VNI_VALID, _BEHIND_VXLAN = VXLAN_PORT.to_bytes(2), b"\x08", 50
 CUT, OTHER = "cut before its service", "other"
 #: UES Table 3-32; with the types that carry a state of congestion control.
 _UET: Mapping[int, str] = {
@@ -70,6 +72,8 @@ def transport_service(frame: bytes, wire_length: int) -> str:
     port = _PORTS.get(frame[36:38]) if plain and frame[23] == _UDP else None
     if port is not None:
         return _of_uet(frame, 42) if port == UET_PORT else _of_rocev2(frame, 42)
+    if plain and frame[23] == _UDP and frame[36:38] == _VXLAN and frame[42:43] == _VNI_VALID:
+        return transport_service(frame[_BEHIND_VXLAN:], wire_length - _BEHIND_VXLAN)
     found = open_frame(frame, wire_length=wire_length)
     if found.uet is None and found.dport == ROCEV2_PORT:
         at = open_frame(frame, wire_length=wire_length, udp_port=ROCEV2_PORT).uet

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.arithmetic import jain, max_mean
+from emulator.arithmetic import jain, max_mean, nearest_rank
 from emulator.errors import UserError
 from emulator.metrics import ENDPOINT, SWITCH
 from emulator.report.follow.capture import CaptureStream
@@ -724,7 +724,7 @@ def quantile(values: Any, share: float) -> float | None:
     """Return the nearest rank, None of nothing."""
     if not len(values):
         return None
-    return round(float(np.quantile(values, share, method="inverted_cdf")), 3)
+    return round(nearest_rank(values.tolist(), share), 3)
 
 
 def _run_ports(record: RunRecord, topology: Topology, row: int) -> list[Figure]:

@@ -6,16 +6,17 @@ the machine's (host's clock); the epoch of the first is 2000-01-01.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scapy.error import Scapy_Exception
-from scapy.utils import RawPcapNgReader
 
+from emulator.dataplane.capture.pcapng import read_packets
+from emulator.report.follow.capture import CUT
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.port_series import capture_filter, window_of
@@ -115,22 +116,23 @@ def packet_figures(record: RunRecord) -> list[Figure]:
     point = "captured port"
     reason = _unusable(record)
     rows: dict[int, _RowPackets] = {}
-    cut = 0
+    more = ""
     if reason is None:
         try:
-            rows, cut = _read(record)
-        except (Scapy_Exception, OSError, EOFError, ValueError) as error:
-            reason = f"{CAPTURE} cannot be read ({error or 'it is damaged'})"
+            rows, more = _read(record)
+        except (OSError, ValueError, zlib.error) as error:
+            reason = f"{CAPTURE} cannot be read ({error})"
         else:
             if not any(one.packets for one in rows.values()):
                 reason = "the captured ports saw no packet in an iteration; --capture chooses ports"
+                reason += f";{more}" if more else ""
     if reason is not None:
         return [
             Figure.none("packet-latency", latency, point, reason),
             Figure.none("ladder", ladder, point, reason),
         ]
-    more = f" Only the first {MOST_READ} packets of the capture were read." if cut else ""
-    return [_latency(latency, rows, more), _ladder(ladder, record, rows)]
+    drawn = _ladder(ladder, record, rows)
+    return [_latency(latency, rows, more), replace(drawn, note=f"{drawn.note}{more}".strip())]
 
 
 def _unusable(record: RunRecord) -> str | None:
@@ -146,7 +148,8 @@ def _unusable(record: RunRecord) -> str | None:
     return None
 
 
-def _read(record: RunRecord) -> tuple[dict[int, _RowPackets], int]:
+def _read(record: RunRecord) -> tuple[dict[int, _RowPackets], str]:
+    """Return what was captured of each drawn row, and what is missing."""
     windows = {
         row: window
         for row in drawn_rows(len(record.rows))
@@ -154,32 +157,27 @@ def _read(record: RunRecord) -> tuple[dict[int, _RowPackets], int]:
     }
     ordered = sorted(windows.items(), key=lambda item: item[1].begin_us)
     rows = {row: _RowPackets() for row in windows}
-    place = number = 0
-    for number, packet in enumerate(packets_of(record.path / CAPTURE), 1):
-        if number > MOST_READ:
-            return rows, number
-        while place < len(ordered) and packet.time_us > ordered[place][1].end_us:
-            place += 1
-        if place == len(ordered):
-            break
-        row, window = ordered[place]
-        if packet.time_us >= window.begin_us:
-            _take(rows[row], packet)
-    return rows, 0
+    place = 0
+    try:
+        for number, packet in enumerate(packets_of(record.path / CAPTURE), 1):
+            if number > MOST_READ:
+                return rows, f" Only the first {MOST_READ} packets of the capture were read."
+            while place < len(ordered) and packet.time_us > ordered[place][1].end_us:
+                place += 1
+            if place == len(ordered):
+                break
+            row, window = ordered[place]
+            if packet.time_us >= window.begin_us:
+                _take(rows[row], packet)
+    except EOFError:
+        return rows, f" {CUT.format(CAPTURE)}."
+    return rows, ""
 
 
 def packets_of(path: Path) -> Iterator[CapturedPacket]:
     """Yield the packets of a capture with times since its epoch."""
-    with RawPcapNgReader(str(path)) as reader:
-        for octets, meta in reader:
-            ticks = (meta.tshigh << 32) + meta.tslow
-            per_us = meta.tsresol / 1e6
-            yield CapturedPacket(
-                (ticks - EPOCH_S * meta.tsresol) / per_us,
-                (meta.ifname or b"").decode(errors="replace"),
-                octets,
-                meta.wirelen,
-            )
+    for at_ns, port, _, length, octets in read_packets(path):
+        yield CapturedPacket((at_ns - EPOCH_S * 10**9) / 1000, port, octets, length)
 
 
 def _take(row: _RowPackets, packet: CapturedPacket) -> None:

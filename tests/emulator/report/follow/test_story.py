@@ -329,7 +329,12 @@ def test_captures_that_say_too_little_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="damaged"):
         tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
     path.write_bytes(whole[:-8])
-    assert tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None).journeys
+    cut = "capture.pcapng ends in the middle of a packet"
+    told = tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)
+    assert told.journeys
+    assert cut in told.notes[0]
+    with pytest.raises(UserError, match=f"PSN 1 here; {cut}"):
+        tell(folder, StoryChoice(wish=PacketWish(psn=1)), None)
     path.unlink()
     with pytest.raises(UserError, match="--capture all"):
         tell(folder, StoryChoice(wish=PacketWish(psn=PSN)), None)

@@ -80,6 +80,15 @@ def test_a_damaged_capture_becomes_a_reason(tmp_path: Path, content: bytes) -> N
         assert figure.reason is not None
 
 
+def test_figures_of_a_cut_capture_say_so(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "run", result(row()))
+    frames = [(BEGAN_US + at, at % 2, frame(1 + at // 2)) for at in range(1, 7)]
+    (folder / "capture.pcapng").write_bytes(capture(frames)[:-8])
+    for figure in packet_figures(RunRecord.read(folder)):
+        assert figure.records
+        assert "capture.pcapng ends in the middle of a packet" in figure.note
+
+
 def test_packets_in_words() -> None:
     octets = frame(7, ecn=3)
     words = packet_words(octets, len(octets))
