@@ -30,7 +30,6 @@ def printed(
 
 
 def comment(lines: list[str], what: str) -> str:
-    """Return the comment ``what`` as one line."""
     first = next(place for place, line in enumerate(lines) if line.startswith(f"# {what} "))
     more = takewhile(lambda line: re.match("#   +", line), lines[first + 1 :])
     return " ".join([lines[first], *(line[1:].strip() for line in more)])

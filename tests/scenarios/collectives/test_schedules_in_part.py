@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 
-from emulator import scenario
 from emulator.sim.endpoint.operations.schedule import (
     Barrier,
     Receive,
@@ -40,17 +39,6 @@ def test_the_wanted_schedules_are_those_of_the_whole(name: str, algorithm: str) 
         for ranks in WANTED:
             with only_operations_of(ranks):
                 some = trial(name, spec, **chosen).compile()
-            assert_parts(some, whole, ranks)
-
-
-def test_experts_are_written_in_part() -> None:
-    chosen = scenario.load("moe")
-    given = {"tokens": "5", "hidden": "8", "experts": "12", "top_k": "3", "node_limit": "0"}
-    for one in chosen.schedules(chosen.parameters(given), load(FABRICS[0]), 1):
-        whole = one.compile()
-        for ranks in WANTED:
-            with only_operations_of(ranks):
-                some = one.compile()
             assert_parts(some, whole, ranks)
 
 
