@@ -117,7 +117,6 @@ def together(flows: Sequence[FlowProgress]) -> tuple[float, float] | None:
 
 
 def rates_between(flows: Sequence[FlowProgress], begin: float, end: float) -> list[float]:
-    """The rate of each flow from ``begin`` to ``end``."""
     return [(flow.delivered(end) - flow.delivered(begin)) / (end - begin) for flow in flows]
 
 

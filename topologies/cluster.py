@@ -129,7 +129,6 @@ class Tenancy:
         return self.count > 0 and self.isolation != BY_FILTER
 
     def vni_of(self, tenant: int, subnet: int) -> int:
-        """Return the L2 VNI of a subnet of a tenant."""
         return self.subnet_vni + tenant * self.subnets + subnet
 
     def subnet_of(self, tenant: int, subnet: int) -> IPv4Network:
@@ -171,7 +170,6 @@ def tenant_name(tenant: int) -> str:
 
 
 def tenant_of_bridge(bridge: str) -> str | None:
-    """Return the tenant that has ``bridge``, None if none has."""
     name, dash, _ = bridge.partition("-net")
     return name if dash and name.startswith(TENANT_PREFIX) else None
 

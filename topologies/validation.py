@@ -14,7 +14,6 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import IPv4Network
 
 from topologies.elements import (
@@ -149,18 +148,6 @@ def subnets_in(switch: Node, vrf: str) -> Iterator[IPv4Network]:
     for bridge in switch.bridges:
         if bridge.vrf == vrf and bridge.gateway is not None:
             yield bridge.gateway.network
-
-
-def without_vrfs(topology: Wiring) -> tuple[Node, ...]:
-    """Return the nodes of ``topology`` with all subnets in the one table of their switch."""
-    return tuple(
-        replace(
-            node,
-            vrfs=(),
-            bridges=tuple(replace(bridge, vrf=None) for bridge in node.bridges),
-        )
-        for node in topology.nodes
-    )
 
 
 def validate_vnis(topology: Wiring) -> None:

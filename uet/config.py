@@ -22,7 +22,6 @@ from uet.profiles import FepCapability, capabilities
 from uet.tss.secure_domain import SecureDomain, check_together
 from uet.wire.codes import DSCP_CONTROL, DSCP_DATA, NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
 
-PSN_RANGE_UNIT = 128
 #: Delivery modes (UES 3.5.3).
 DELIVERY_MODES = ("rud", "rod", "rudi", "uud")
 ACK_TYPES = ("ack", "ack_cc", "ack_ccx")

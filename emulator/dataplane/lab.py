@@ -371,10 +371,6 @@ class Lab:
                 raise
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def record_process(self, pid: int) -> None:
-        """Have a helper process outside the lab's namespaces ended with the lab."""
-        lab_record.add_process(self.name, pid)
-
     def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
         """Counters of all ports here, or those of ``nodes``, by ``node:port``, in their order."""
         found: dict[str, PortCounters] = {}

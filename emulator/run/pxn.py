@@ -367,7 +367,6 @@ def _places(ranks: Numbers) -> Mapping[int, Numbers]:
 
 
 def _renumbered(numbers: npt.NDArray[Any], names: Sequence[str], into: Names) -> Numbers:
-    """Return the numbers that the names of ``numbers`` have in ``into``."""
     used, place = np.unique(numbers, return_inverse=True)
     new = np.array([into.number(names[number]) for number in used.tolist()], np.int64)
     return new[place]

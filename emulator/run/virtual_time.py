@@ -221,7 +221,6 @@ class VirtualTime:
         )
 
     def counters(self) -> Mapping[str, PortCounters]:
-        """The counters of all ports."""
         return self.fabric.counters()
 
     def rest(self) -> None:

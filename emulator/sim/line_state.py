@@ -50,7 +50,6 @@ class LineState:
         return replace(self, counts=counts, before=before)
 
     def queue(self, number: int, drops: int = 0) -> QueueCounters:
-        """Counters of queue ``number``."""
         packets, octets = self.counts.by_queue[number]
         waiting, waiting_octets = self.waiting[number]
         return QueueCounters(

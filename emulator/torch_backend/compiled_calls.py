@@ -92,7 +92,6 @@ class PlacedCalls:
         self._tags: dict[tuple[int, int], int] = {}
 
     def compiled(self, key: CallKey) -> CompiledCall:
-        """Return what ``key`` is compiled to."""
         return self._of(key)[0]
 
     def _of(self, key: CallKey) -> tuple[CompiledCall, dict[int, _Template]]:

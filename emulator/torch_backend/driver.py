@@ -65,7 +65,6 @@ class _Rank:
 
     @property
     def number(self) -> int:
-        """Return its number."""
         return self.process.place.rank
 
     @property

@@ -74,19 +74,15 @@ class Alone:
         self.machines = [""]
 
     def all_to_all(self, what: str, parts: Sequence[Any]) -> list[Any]:
-        """Return ``parts``, which are one."""
         return list(parts)
 
     def gather(self, what: str, value: Any) -> list[Any]:
-        """Return ``value`` alone."""
         return [value]
 
     def to_first(self, what: str, value: Any) -> list[Any]:
-        """Return ``value`` alone."""
         return [value]
 
     def from_first(self, what: str, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns."""
         return make()
 
     def holds(self, *, lab: str | None = None, folder: str | None = None) -> None:

@@ -356,7 +356,6 @@ class WorkerPart:
         return Counted({rank: one.counters() for rank, one in self._endpoints.items()})
 
     def states(self) -> Counted[CableEnd, LineState]:
-        """The states of this worker's lines, by their ends."""
         return Counted(self.network.states())
 
     def close_transports(self) -> None:

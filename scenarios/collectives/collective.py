@@ -427,7 +427,6 @@ class _Run:
 
 
 def _elements(block: Block, octets: int) -> slice:
-    """Return the elements of ``octets`` each that ``block`` has."""
     return slice(block.offset // octets, (block.offset + block.length) // octets)
 
 

@@ -138,7 +138,6 @@ def _listed(text: str, count: int) -> list[int]:
 
 
 def _number(digits: str) -> int | None:
-    """Return the number that ``digits`` are, or None."""
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 6 else None
 
 

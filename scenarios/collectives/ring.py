@@ -441,12 +441,6 @@ def shape_of(topology: Topology) -> str:
     return shapes.pop() if len(shapes) == 1 else SWITCH
 
 
-def servers_of(topology: Topology) -> list[list[int]]:
-    """The ranks of each server, by local rank."""
-    rank = {gpu.name: number for number, gpu in enumerate(topology.gpus)}
-    return [[rank[gpu] for gpu in server.gpus] for server in topology.servers]
-
-
 def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
     """Return how many hops of all rings go from one rail to another over the fabric."""
     gpus = topology.gpus

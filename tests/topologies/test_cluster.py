@@ -15,7 +15,7 @@ from topologies.model import FRONTEND, MANAGEMENT, STORAGE, Bridge, Role, Topolo
 from topologies.profile import fabric_file
 from topologies.profile.yaml_lines import TextError
 from topologies.routing.static_routes import static_routes
-from topologies.validation import members_of, subnets_in, vrf_named, without_vrfs
+from topologies.validation import members_of, subnets_in, vrf_named
 
 CLUSTER = catalogue.load("cluster")
 
@@ -262,8 +262,6 @@ def test_vrfs_and_bridges_agree() -> None:
     profile = dataclasses.replace(topology.profile, isolation="filter")
     with pytest.raises(TopologyError, match="isolation is filter and switches have VRFs"):
         dataclasses.replace(topology, profile=profile)
-    bare = dataclasses.replace(topology, nodes=without_vrfs(topology))
-    assert members_of(bare) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from topologies import wiring
 from topologies.addressing import gpu_address, gpu_node
-from topologies.model import SHORTEST, VXLAN_OVERHEAD, Link, Topology, TopologyError
+from topologies.model import SHORTEST, VXLAN_OVERHEAD, Link, Topology
 from topologies.routing.forwarding import forwarding_of
 from topologies.stretch import stretch_of
 
@@ -128,14 +128,6 @@ def longest_to_gpus(topology: Topology, gpu: str) -> tuple[int, int]:
 def _longest_by_cables(topology: Topology) -> dict[object, tuple[int, int]]:
     """Hold what :func:`longest_to_gpus` has found for ``topology``, by GPU or its cables."""
     return {}
-
-
-def path_delay_ns(topology: Topology, source: str, destination: str) -> int:
-    """Sum of cable delays, without switches, on a shortest path of the routing in force: ns."""
-    path = paths_from(topology, source).get(destination)
-    if path is None:
-        raise TopologyError(f"{destination} cannot be reached from {source}")
-    return sum(link.delay_ns for link in path)
 
 
 def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[str, int]:

@@ -51,13 +51,14 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if item.type == "bool":
+            kind = str(getattr(item.type, "__name__", item.type))  # its text, or what that means
+            if kind == "bool":
                 object.__setattr__(self, item.name, bool(getattr(self, item.name)))
             value = getattr(self, item.name) if "least" in item.metadata else None
             if value is None:
                 continue
             least, most = item.metadata["least"], item.metadata["most"]
-            is_whole = str(item.type).startswith("int")
+            is_whole = kind.startswith("int")
             if not least <= value <= most or is_whole > isinstance(value, int):
                 whole = " and be whole" if is_whole else ""
                 raise ParameterError(

@@ -468,7 +468,6 @@ class FabricInterface:
             self._at(when if when > self.now else self.now + self.hearing.after, (peer, plane))
 
     def _address_at(self, peer: str, plane: int) -> str:
-        """The address of ``peer`` in ``plane``."""
         route = self._routes.get(self._names.get(peer, peer))
         return peer if route is None else route[plane]
 

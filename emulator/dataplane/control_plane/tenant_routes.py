@@ -136,7 +136,6 @@ class TenantRoutes:
                 yield name
 
     def requested(self, switch: Node, vrf: Vrf) -> Mapping[IPv4Network, Hops]:
-        """Return the routes that ``vrf`` of ``switch`` has to have."""
         owners: dict[IPv4Network, list[str]] = {}
         for network, owner in self._advertised(switch, vrf):
             owners.setdefault(network, []).append(owner)

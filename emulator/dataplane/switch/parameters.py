@@ -137,7 +137,6 @@ def written(value: object, unit: str = "") -> str:
 
 
 def _or(word: str, value: Any, parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return ``parse`` with ``word`` for ``value``."""
     return lambda text: value if text == word else parse(text)
 
 

@@ -104,7 +104,6 @@ class Refusals:
 
 
 def _only_source(frames: Sequence[memoryview]) -> str | None:
-    """Return whose the frames are, if they are all of one."""
     sources = {
         bytes(frame[26:30] if bytes(frame[12:14]) == b"\x08\x00" else frame[22:38])
         for frame in frames

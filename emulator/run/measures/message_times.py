@@ -217,7 +217,6 @@ class _Ends:
 
     @classmethod
     def of(cls, graph: MessageGraph, operations: Numbers) -> _Ends:
-        """Return the ends that ``operations`` of ``graph`` are, one for each message or -1."""
         here = np.flatnonzero(operations >= 0).astype(np.int32)
         order = np.argsort(graph.rank(operations[here]), kind="stable")
         here = here[order]

@@ -187,7 +187,6 @@ def _classes(
     earlier: Mapping[TrafficClass, ClassCounters],
     sign: int,
 ) -> dict[TrafficClass, ClassCounters]:
-    """``later + sign * earlier``, class by class."""
     return {
         kind: row if earlier[kind] is NO_PACKETS else _combined(row, earlier[kind], sign)
         for kind, row in later.items()
@@ -201,7 +200,6 @@ _NAMES: Mapping[type, tuple[str, ...]] = {
 
 
 def _combined(one: Counts, other: Counts, sign: int) -> Counts:
-    """``one + sign * other``, counter by counter."""
     values: dict[str, Any] = {}
     for name in _NAMES[type(one)]:
         a, b = getattr(one, name), getattr(other, name)

@@ -43,7 +43,6 @@ def slice_text(title: str, category: str, place: Place, span_ns: tuple[int, int]
 
 
 def counter_event(name: str, unit: str, pid: int, at_ns: float, value: float) -> Event:
-    """Return the value of a counter from ``at_ns`` on."""
     return {"ph": "C", "name": name, "pid": pid, "ts": at_ns / 1000, "args": {unit: value}}
 
 

@@ -28,7 +28,6 @@ class CreditSender:
         self.reset()
 
     def reset(self) -> None:
-        """Have all credits."""
         self.consumed = self.freed = 0
 
     @property

@@ -89,11 +89,6 @@ class ReplayBuffer:
         """Return how many frames have no ACK."""
         return len(self._frames)
 
-    @property
-    def replaying(self) -> bool:
-        """Return whether a frame is to be sent again before any new one."""
-        return self._cursor is not None
-
     def full(self, octets: int) -> bool:
         """Return whether no frame of ``octets`` may leave before an ACK comes."""
         frames, rules = self._frames, self.rules

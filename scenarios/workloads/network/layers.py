@@ -341,7 +341,6 @@ class RecurrentModel:
         return self.width * self.length
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Return the shapes of U, V and W."""
         return [(self.hidden, self.width), (self.hidden, self.hidden), (self.outputs, self.hidden)]
 
     def forward(self, weights: list[Matrix], x: Matrix) -> Matrix:
@@ -366,7 +365,6 @@ class RecurrentModel:
         return loss, [u_gradient, v_gradient, w_gradient]
 
     def _states(self, weights: list[Matrix], x: Matrix) -> list[Matrix]:
-        """Return h(0) to h(T)."""
         u, v, _ = weights
         states = [np.zeros((self.hidden, x.shape[1]), np.float32)]
         for time in range(self.length):

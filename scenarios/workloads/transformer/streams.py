@@ -48,8 +48,6 @@ from scenarios.workloads.transformer.dependent_program import (
 ELEMENT_OCTETS = 4
 #: How the elements of a result follow from those of the members.
 GATHERED, SUMMED, EXCHANGED, SENT = range(4)
-#: Beyond this, sums need more than the 24 bits of a float32.
-MOST_MEMBERS = 3000
 _PERIOD = 4093
 _pattern = np.random.default_rng(_PERIOD).permutation(_PERIOD).astype(np.float32)
 

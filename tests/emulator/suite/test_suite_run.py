@@ -61,7 +61,6 @@ def failing(choice: SuiteChoice) -> Procedure:
 
 
 def refusing(choice: SuiteChoice) -> Procedure:
-    """Refuse the choice."""
     yield [choice.trial("incast", "pod", size=1)]
     raise UserError("this fabric has no spines")
 

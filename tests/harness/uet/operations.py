@@ -51,7 +51,6 @@ def write(exchange: Exchange, side: Side, delivery: str) -> None:
 
 
 def write_complete(exchange: Exchange, side: Side, delivery: str) -> None:
-    """With delivery complete."""
     for length in LENGTHS:
         write_one(exchange, side, delivery, length, delivery_complete=True)
 
@@ -245,7 +244,6 @@ def tagged(exchange: Exchange, side: Side, delivery: str) -> None:
 
 
 def tagged_complete(exchange: Exchange, side: Side, delivery: str) -> None:
-    """With delivery complete."""
     _tagged(exchange, side, delivery, "eager", late=False, delivery_complete=True)
 
 

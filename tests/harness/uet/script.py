@@ -282,7 +282,6 @@ def write(data: bytes, *, at: int | None = None, total: int | None = None, **fie
 
 
 def control(kind: ControlType, psn: int, *, dpdcid: int, **fields: Any) -> Packet:
-    """A control packet."""
     fields.setdefault("spdcid", INITIATOR)
     return UET_CP(ctl_type=kind, psn=psn & MASK, dpdcid=dpdcid, **fields)
 
@@ -336,7 +335,6 @@ def refusal(
     spdcid: int = TARGET,
     **fields: Any,
 ) -> Packet:
-    """A NACK of ``request`` or ``psn``."""
     if request is not None:
         psn, dpdcid = request.psn, request.spdcid
     return UET_NACK(nack_code=code, nack_psn=psn, spdcid=spdcid, dpdcid=dpdcid, **fields)

@@ -242,8 +242,6 @@ def test_unknown_destination_is_hashed_by_flow(router: Router) -> None:
     assert len(set(router.paths(packets(50)))) == 1
     router.tell_routes()
     assert len(set(router.paths(packets(50)))) == HOPS
-    ports.forget_route(router.program, SWITCH, DESTINATION)
-    assert len(set(router.paths(packets(50)))) == 1
 
 
 def test_routes_are_those_of_the_switch(router: Router) -> None:

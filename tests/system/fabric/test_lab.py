@@ -422,7 +422,7 @@ def test_helpers_on_record_end_with_the_lab_but_not_their_namesakes(lab_name: st
     namesake = subprocess.Popen(["sleep", "600"])
     try:
         with create(lab_name) as lab:
-            lab.record_process(helper.pid)
+            lab_record.add_process(lab_name, helper.pid)
             started = Process.of(namesake.pid)
             assert started is not None
             # the pid of a process that started earlier, and has been given to another since

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,21 +38,6 @@ pytestmark = [
 ]
 
 NATIVE = ("--encapsulation", "native", "--crc")
-
-
-@pytest.fixture(scope="module")
-def good_wire() -> Iterator[Wire]:
-    with Wire().up() as wire:
-        yield wire
-
-
-@pytest.fixture
-def wire(good_wire: Wire) -> Iterator[Wire]:
-    """A wire that a test may make bad; nothing may be left on its ends."""
-    good_wire.policy = None
-    yield good_wire
-    good_wire.policy = None
-    assert filters(good_wire.initiator) == filters(good_wire.target) == ""
 
 
 def test_the_kernel_sends_no_icmp(wire: Wire) -> None:

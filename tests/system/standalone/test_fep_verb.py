@@ -4,7 +4,7 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from tests.harness.lab.fep_wire import (
     Wire,
     assert_all_ok,
     decoded,
-    filters,
     initiate,
     target,
 )
@@ -52,21 +51,6 @@ OFFERS = (
 NATIVE = ("--encapsulation", "native", "--crc")
 PROVIDER = (*NATIVE, "--compat", "reference-provider")
 KEY = "07e9724958d9e1f710f594e18e11fd8d4a3582c256ccfecfc5eb1902e556bed4"
-
-
-@pytest.fixture(scope="module")
-def good_wire() -> Iterator[Wire]:
-    with Wire().up() as wire:
-        yield wire
-
-
-@pytest.fixture
-def wire(good_wire: Wire) -> Iterator[Wire]:
-    """A wire that a test may make bad; nothing may be left on its ends."""
-    good_wire.policy = None
-    yield good_wire
-    good_wire.policy = None
-    assert filters(good_wire.initiator) == filters(good_wire.target) == ""
 
 
 @pytest.mark.parametrize(

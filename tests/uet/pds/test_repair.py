@@ -438,7 +438,6 @@ NAMES: dict[str, Any] = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01"}
 
 
 def tail_of(requests: OpenRequests) -> tuple[TailLoss, Counter[str]]:
-    """Return the tail loss of ``requests``, and what it counts."""
     config = FepConfig(**NAMES, tail_loss_time=TIME, max_tail_loss_retx=MOST)
     counts: Counter[str] = Counter()
     writer: Any = SimpleNamespace(asked_on=ASKED_ON)

@@ -39,7 +39,6 @@ Build = Callable[..., Packet]
 
 
 def read_request(octets: int, *, message_id: int = 1, offset: int = 0, **fields: Any) -> Packet:
-    """A read of one packet."""
     return UET_SES_STD(
         opcode=Opcode.READ, rel=1, som=1, eom=1, message_id=message_id, job_id=1,
         resource_index=15, initiator=16, match_bits=KEY, buffer_offset=offset,

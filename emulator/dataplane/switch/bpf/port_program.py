@@ -153,13 +153,6 @@ def set_route(
         ) from error
 
 
-def forget_route(
-    program: SwitchTables, switch: int, destination: IPv4Network | IPv6Network
-) -> None:
-    """Remove a route of :func:`set_route`; OSError (ENOENT) if there is none."""
-    program.routes.delete(_route_key(switch, destination))
-
-
 def check_index(program: SwitchTables, index: int) -> None:
     """Raise UserError if the program has no place for interface index ``index``."""
     if not 0 < index < program.settings.entries:

@@ -80,7 +80,6 @@ class Names:
             self.number(name)
 
     def number(self, name: str) -> int:
-        """The number of ``name``, from 0 on."""
         return self._numbers.setdefault(name, len(self._numbers))
 
     def all(self) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ WINDOWS = 4
 
 
 def channel(ranks: Ranks) -> MemoryChannel:
-    """Return the channel of ``ranks``."""
     assert isinstance(ranks.channel, MemoryChannel)
     return ranks.channel
 
@@ -176,7 +175,6 @@ def test_a_death_in_mid_window_is_named() -> None:
             """Keep nothing."""
 
         def death(self) -> Death | None:
-            """Return the death."""
             return Death(1, "MPI rank 1 on b was killed")
 
     patient, _ = ranks_of(2)

@@ -21,17 +21,9 @@ from tests.harness.wire.tshark import (
     write,
 )
 from uet.wire.frame import CrcMode, decode_frame
-from uet.wire.wireshark import dissector
 from uet.wire.wireshark.names import DERIVED
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
-
-
-@pytest.fixture(scope="module")
-def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(dissector.dissector())
-    return script
 
 
 def test_every_golden_vector_is_shown_as_the_vector_has_it(lua: Path, tmp_path: Path) -> None:

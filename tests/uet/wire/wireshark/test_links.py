@@ -20,20 +20,12 @@ from tests.harness.wire.tshark import (
     write_ports,
 )
 from uet.wire import layers as uet
-from uet.wire.wireshark import dissector
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
 LINKS = ["uet.pds.reply_in", "uet.pds.reply_to", "uet.pds.reply_time", "uet.pds.retx_of"]
 LINKED = ("-o", "uet.links:TRUE")
 HERE, THERE = "10.0.0.1", "10.0.0.2"
-
-
-@pytest.fixture(scope="module")
-def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(dissector.dissector())
-    return script
 
 
 def frame(source: str, destination: str, packet: Packet) -> bytes:

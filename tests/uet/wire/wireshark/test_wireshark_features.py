@@ -36,13 +36,6 @@ from uet.wire.wireshark.names import ALIASES, JOINED, UPSTREAM
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
 
-@pytest.fixture(scope="module")
-def lua(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    script = tmp_path_factory.mktemp("lua") / "uet.lua"
-    script.write_text(dissector.dissector())
-    return script
-
-
 WRITE = [
     uet.UET_RUD_REQ(ar=1, psn=1234, spdcid=5, dpdcid=7),
     uet.UET_SES_STD(opcode=1, message_id=1, request_length=4),
