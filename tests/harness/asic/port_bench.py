@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
@@ -35,8 +34,6 @@ from emulator.dataplane.switch.switch_profile import CodePoints, Profile, named,
 
 T = TypeVar("T")
 
-root = pytest.mark.root
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loads eBPF programs: needs root")
 
 NEAR, FAR = 11, 12
 NEAR_MAC, FAR_MAC = "02:00:00:00:00:0b", "02:00:00:00:00:0c"

@@ -1,22 +1,16 @@
 """A small lab for endpoint tests: two servers, so that a rail and a scale-up network exist."""
 
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from emulator.dataplane.control_plane import control_plane_choice as control_plane
 from emulator.dataplane.lab import Lab
 from emulator.dataplane.settings import FabricSettings
 from emulator.pytest_plugin.labs import built
 from topologies import catalogue
-
-root = pytest.mark.root
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root")
 
 DILATION = 1000.0
 UET_PORT = 4793

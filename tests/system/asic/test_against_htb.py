@@ -9,22 +9,14 @@ is late beyond that, its link loses.
 import socket
 import statistics
 
+import pytest
+
 from emulator.dataplane.kernel.port_counters import read_ports
 from emulator.dataplane.kernel.shaping import DATA_SHARE
 from emulator.dataplane.switch.bpf.layout import Queue
-from tests.harness.asic.port_bench import (
-    NEAR,
-    WIRE,
-    Bench,
-    needs_root,
-    profile,
-    root,
-    shape,
-    udp,
-    within,
-)
+from tests.harness.asic.port_bench import NEAR, WIRE, Bench, profile, shape, udp, within
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SO_SNDBUFFORCE = 32
 #: A frame takes 32 ms, beside which timers of any machine are on time.

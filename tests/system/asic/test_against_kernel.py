@@ -38,19 +38,9 @@ from emulator.dataplane.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_counters import reset
-from tests.harness.asic.port_bench import (
-    LAST,
-    NEAR,
-    Bench,
-    needs_root,
-    number_of,
-    numbered,
-    profile,
-    root,
-    udp,
-)
+from tests.harness.asic.port_bench import LAST, NEAR, Bench, number_of, numbered, profile, udp
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SO_SNDBUFFORCE = 32
 ETHERNET_AND_WIRE = 24  # what ours counts of a frame besides its length (FCS, preamble, gap)

@@ -26,13 +26,11 @@ from tests.harness.asic.port_bench import (
     at_a_standstill,
     cable,
     native,
-    needs_root,
     profile,
-    root,
     udp,
 )
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 ARRIVAL, DEPARTURES = 21, (31, 32, 33, 34)
 HOPS = len(DEPARTURES)

@@ -25,14 +25,12 @@ from tests.harness.asic.port_bench import (
     at_a_standstill,
     await_ports,
     cable,
-    needs_root,
     profile,
-    root,
     shape,
     udp,
 )
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 ARRIVAL, DEPARTURE, BRIDGE = 21, 31, 5
 SIZE = 4000

@@ -9,9 +9,9 @@ from scapy.layers.l2 import Ether
 
 from emulator.dataplane.switch.bpf.layout import TrafficClass
 from emulator.dataplane.switch.switch_counters import reset
-from tests.harness.asic.port_bench import NEAR, WIRE, Bench, needs_root, profile, root, udp
+from tests.harness.asic.port_bench import NEAR, WIRE, Bench, profile, udp
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SIZE = 1000
 NOT_CAPABLE, CONGESTED = 0, 3

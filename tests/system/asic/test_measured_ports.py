@@ -11,20 +11,9 @@ from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf.layout import Queue
 from emulator.dataplane.switch.port_faults import Faults
 from emulator.dataplane.switch.switch_profile import arrival_settings
-from tests.harness.asic.port_bench import (
-    FAR,
-    NEAR,
-    WIRE,
-    Bench,
-    needs_root,
-    profile,
-    root,
-    shape,
-    udp,
-    within,
-)
+from tests.harness.asic.port_bench import FAR, NEAR, WIRE, Bench, profile, shape, udp, within
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SO_SNDBUFFORCE = 32
 RATE, SIZE, COUNT = 8e6, 4000, 60

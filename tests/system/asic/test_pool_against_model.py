@@ -35,10 +35,10 @@ from emulator.dataplane.switch.virtual_state import (
     PORT_WORDS,
     SharedPool,
 )
-from tests.harness.asic.port_bench import needs_root, profile, root, udp
+from tests.harness.asic.port_bench import profile, udp
 from tests.system.asic.test_balancing import ARRIVAL, DEPARTURES, SWITCH, Router, finished
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 FLOWS, EXCHANGES = 16, 150
 SIZE, RESERVED, HEADROOM = 6000, 500, 2500

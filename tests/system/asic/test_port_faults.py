@@ -16,17 +16,15 @@ from tests.harness.asic.port_bench import (
     FAR,
     NEAR,
     Bench,
-    needs_root,
     number_of,
     numbered,
     profile,
-    root,
     shape,
     udp,
     within,
 )
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 COUNT = 4000
 DATA = TrafficClass.UNTRIMMED

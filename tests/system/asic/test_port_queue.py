@@ -7,19 +7,9 @@ import pytest
 from emulator.dataplane.switch.bpf import port_program as ports
 from emulator.dataplane.switch.bpf.layout import BINS, DropReason, Queue, TrafficClass
 from emulator.dataplane.switch.switch_counters import read, reset
-from tests.harness.asic.port_bench import (
-    LAST,
-    NEAR,
-    WIRE,
-    Bench,
-    needs_root,
-    profile,
-    root,
-    udp,
-    within,
-)
+from tests.harness.asic.port_bench import LAST, NEAR, WIRE, Bench, profile, udp, within
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SIZE = 4000
 OCTETS = SIZE + 28 + WIRE

@@ -18,15 +18,13 @@ from tests.harness.asic.port_bench import (
     MTU,
     NEAR,
     Bench,
-    needs_root,
     number_of,
     numbered,
-    root,
     udp,
     within,
 )
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SO_SNDBUFFORCE = 32
 SIZE = 1400

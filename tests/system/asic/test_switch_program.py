@@ -22,9 +22,9 @@ from emulator.dataplane.switch.bpf.layout import FLOWLETS, VALUE_BYTES
 from emulator.dataplane.switch.bpf.switch_program import Size, SwitchProgram
 from emulator.dataplane.switch.switch_profile import port_settings
 from emulator.errors import UserError
-from tests.harness.asic.port_bench import NEAR, Bench, Namespace, cable, needs_root, profile, root
+from tests.harness.asic.port_bench import NEAR, Bench, Namespace, cable, profile
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 REFUSED = """
 #include <linux/bpf.h>

@@ -20,15 +20,13 @@ from tests.harness.asic.port_bench import (
     WIRE,
     Bench,
     native,
-    needs_root,
     profile,
-    root,
     shape,
     udp,
 )
 from tests.system.asic.test_ecn_marking import valid_ipv4_checksum
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SIZE = 4000
 ROOM = 10 * 4200  # for ten frames of SIZE

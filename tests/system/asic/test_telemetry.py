@@ -30,12 +30,12 @@ from emulator.dataplane.switch.telemetry import (
     Telemetry,
 )
 from emulator.dataplane.switch.telemetry import _depths as depths_at
-from tests.harness.asic.port_bench import NEAR, Bench, needs_root, profile, root, udp, within
+from tests.harness.asic.port_bench import NEAR, Bench, profile, udp, within
 from tests.harness.lab.traffic import blast
 from topologies import catalogue
 from topologies.addressing import gpu_address
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SPEC = "rail_clos:hosts=3,gpus_per_host=2,mtu=4200"
 DILATION, SIZE, COUNT = 20_000, 4000, 100

@@ -30,11 +30,10 @@ from emulator.dataplane.switch.telemetry import (
 from emulator.dataplane.switch.virtual_state import DEPTH, PEAK, PORT_WORDS
 from emulator.dataplane.wires import Wires
 from emulator.errors import UserError
-from tests.harness.asic.port_bench import needs_root, root
 from topologies import catalogue
 from topologies.model import CableEnd, Topology
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SPEC = "rail_clos:hosts=2,gpus_per_host=2,nic_rate=3.2T,uplink_rate=3.2T,buffer=8MB"
 SWITCH = "lossless"

@@ -30,20 +30,11 @@ from emulator.dataplane.switch.virtual_state import (
     VirtualState,
 )
 from emulator.errors import UserError
-from tests.harness.asic.port_bench import (
-    NEAR,
-    WIRE,
-    Bench,
-    needs_root,
-    numbered,
-    profile,
-    root,
-    udp,
-)
+from tests.harness.asic.port_bench import NEAR, WIRE, Bench, numbered, profile, udp
 from tests.system.asic.test_ecn_marking import CONGESTED, ecn_of
 from tests.system.fabric.test_passage import OTHER, TRANSPORT
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SIZE = 4000
 OCTETS = SIZE + 28 + WIRE

@@ -30,7 +30,7 @@ from emulator.dataplane.switch.virtual_state import (
     SWITCH_WORDS,
     VirtualState,
 )
-from tests.harness.asic.port_bench import WIRE, needs_root, profile, root, within
+from tests.harness.asic.port_bench import WIRE, profile, within
 from tests.system.asic.test_balancing import (
     ARRIVAL,
     DEPARTURES,
@@ -41,7 +41,7 @@ from tests.system.asic.test_balancing import (
     packets,
 )
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 OCTETS = 200 + 28 + WIRE  # of a frame of `packets`
 GAP_NS = 1_000

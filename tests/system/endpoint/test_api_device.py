@@ -15,7 +15,7 @@ from emulator.dataplane.lab import Lab
 from emulator.errors import UserError
 from emulator.sim.endpoint.device import Device
 from emulator.sim.endpoint.nic import interface
-from tests.harness.lab.endpoint_lab import needs_root, root, small_lab
+from tests.harness.lab.endpoint_lab import small_lab
 from topologies.addressing import gpu_address, next_hops
 from uet.api import (
     AddressVector,
@@ -32,7 +32,7 @@ from uet.api import (
 )
 from uet.config import FepConfig
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 #: Bounds a failure only; ns of wall time.
 TIME_LIMIT = 30_000_000_000

@@ -14,9 +14,9 @@ from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.lab import Lab
 from emulator.sim.endpoint.nic.delay_line import PathDelay
 from emulator.sim.endpoint.nic.packet_nic import Nic
-from tests.harness.lab.endpoint_lab import UET_PORT, needs_root, root, small_lab, within
+from tests.harness.lab.endpoint_lab import UET_PORT, small_lab, within
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SIZE = 4096
 

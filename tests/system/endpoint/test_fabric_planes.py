@@ -7,12 +7,12 @@ import pytest
 from emulator.errors import UserError
 from emulator.pytest_plugin.runs import RunFactory
 from emulator.transports import fit
-from tests.harness.lab.endpoint_lab import needs_root, root, small_lab
+from tests.harness.lab.endpoint_lab import small_lab
 from tests.scenarios.test_traffic_runs import run
 from topologies.catalogue import load
 from topologies.designs.planes import fep_addresses, fep_number
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 SPEC = "fabric_planes"
 

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 import pytest
 
 from emulator.sim.endpoint.nic.packet_nic import Nic
-from tests.harness.lab.endpoint_lab import needs_root, root, small_lab, within
+from tests.harness.lab.endpoint_lab import small_lab, within
 from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic
 
-pytestmark = [root, needs_root]
+pytestmark = pytest.mark.root
 
 QUEUE_FRAMES = 2
 

@@ -4,7 +4,6 @@ A write of 4096 octets is one packet: a frame of 4194 octets, 4218 on the wire, 
 (:mod:`tests.system.engine.test_times_by_hand`).  Packets are so far apart that none waits.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,10 +19,7 @@ from emulator.sim.endpoint.operations.schedule import (
 from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import GpuBench, Seen, gpu_bench
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 DRAGONFLY = "dragonfly:gpus_per_host=1,groups=4,global_links=3,routers=1,routing={routing}"
 PACKETS = 24
 #: Between two packets (ns): far longer than any path.

@@ -1,6 +1,5 @@
 """Pauses of one port beside another, on a cable that loses frames, and in a circle."""
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -18,10 +17,7 @@ from tests.system.conftest import LabFactory
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 TWO_PORTS = "clos:hosts=2,gpus_per_host=1,nic_ports=2,spines=1"
 CIRCLE = "lossless:pfc_deadlock=allow,xoff=40KiB"
 MESSAGE = Region("x", 0, 256 << 10)

@@ -5,8 +5,6 @@ standard header 44 (UES 3.4.2): a frame of 4194 octets, and 4218 on the wire wit
 gap, which last 84.36 ns at 400 Gb/s.  Cables to NICs are 200 ns long; switches store and forward.
 """
 
-import os
-
 import pytest
 
 from emulator.sim.endpoint.endpoint_spec import EndpointError
@@ -15,10 +13,7 @@ from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from topologies.model import CableEnd
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 RAIL = "rail_clos:hosts=3,gpus_per_host=1,spines=1,nic_delay=200ns"
 PACKET = Region("x", 0, 4096)
 FRAME, ON_WIRE_PS = 4194, 4218 * 20

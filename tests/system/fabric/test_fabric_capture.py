@@ -40,7 +40,6 @@ from emulator.errors import UserError
 from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
 root = pytest.mark.root
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root")
 
 PORTS = {
     "h0g0": ("eth0",),
@@ -258,7 +257,6 @@ def frames_by_port(path: Path) -> Counter[str]:
 
 
 @root
-@needs_root
 def test_every_frame_is_there_under_the_name_of_its_port(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "all")
     capture.start()
@@ -291,7 +289,6 @@ def test_every_frame_is_there_under_the_name_of_its_port(network: Network, tmp_p
 
 
 @root
-@needs_root
 def test_whole_frames_on_request(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "h0g0", snaplen=parse_snaplen("full"))
     capture.start()
@@ -302,7 +299,6 @@ def test_whole_frames_on_request(network: Network, tmp_path: Path) -> None:
 
 
 @root
-@needs_root
 def test_a_burst_just_before_the_end_is_complete_and_in_order(
     network: Network, tmp_path: Path
 ) -> None:
@@ -329,7 +325,6 @@ def test_a_burst_just_before_the_end_is_complete_and_in_order(
 
 
 @root
-@needs_root
 def test_a_capture_without_frames_is_a_file_too(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "rail0,h0g0")
     capture.start()
@@ -351,7 +346,6 @@ def test_no_ports_no_file(tmp_path: Path) -> None:
 
 
 @root
-@needs_root
 def test_a_killed_sniffer_is_reported_and_the_rest_is_kept(
     network: Network, tmp_path: Path
 ) -> None:
@@ -370,7 +364,6 @@ def test_a_killed_sniffer_is_reported_and_the_rest_is_kept(
 
 
 @root
-@needs_root
 def test_a_vanished_port_is_reported(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "rail0")
     capture.start()
@@ -386,7 +379,6 @@ def test_a_vanished_port_is_reported(network: Network, tmp_path: Path) -> None:
 
 
 @root
-@needs_root
 def test_a_link_flap_does_not_end_the_capture(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "rail0:up0")
     capture.start()
@@ -400,7 +392,6 @@ def test_a_link_flap_does_not_end_the_capture(network: Network, tmp_path: Path) 
 
 
 @root
-@needs_root
 def test_parts_cut_by_force_give_what_they_have(network: Network, tmp_path: Path) -> None:
     capture = open_capture(network, tmp_path, "h0g0,rail0")
     capture.start()
@@ -441,7 +432,6 @@ signal.pause()
 
 
 @root
-@needs_root
 def test_sniffers_die_with_a_killed_runner_and_leave_a_whole_file(
     network: Network, tmp_path: Path
 ) -> None:
@@ -466,7 +456,6 @@ def test_sniffers_die_with_a_killed_runner_and_leave_a_whole_file(
 
 
 @root
-@needs_root
 @pytest.mark.parametrize("broken", ["missing", "down", "namespace"])
 def test_a_port_that_cannot_be_captured_stops_the_start(
     network: Network, tmp_path: Path, broken: str
@@ -486,7 +475,6 @@ def test_a_port_that_cannot_be_captured_stops_the_start(
 
 
 @root
-@needs_root
 def test_tcpdump_stands_in_for_dumpcap(
     network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,7 +550,6 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 @root
-@needs_root
 @pytest.mark.parametrize(
     ("selection", "names"),
     [
@@ -596,7 +583,6 @@ def test_stream_into_tshark(lab: Network, selection: str, names: set[str]) -> No
 
 
 @root
-@needs_root
 @pytest.mark.parametrize("selection", ["h0g0", "rail0,h0g0"])
 def test_stream_ends_after_count(lab: Network, tmp_path: Path, selection: str) -> None:
     target = tmp_path / "some.pcapng"
@@ -614,7 +600,6 @@ def test_stream_ends_after_count(lab: Network, tmp_path: Path, selection: str) -
 
 
 @root
-@needs_root
 def test_stream_ends_when_nobody_reads_even_without_traffic(lab: Network) -> None:
     verb = start_verb(lab, "h0g0")
     wait_capturing(verb)
@@ -626,7 +611,6 @@ def test_stream_ends_when_nobody_reads_even_without_traffic(lab: Network) -> Non
 
 
 @root
-@needs_root
 def test_stream_ends_after_duration_with_all_that_passed(lab: Network, tmp_path: Path) -> None:
     target = tmp_path / "some.pcapng"
     verb = start_verb(lab, "h0g0", "--duration", "1.5", "-w", str(target))
@@ -638,7 +622,6 @@ def test_stream_ends_after_duration_with_all_that_passed(lab: Network, tmp_path:
 
 
 @root
-@needs_root
 def test_stream_reports_a_vanished_port(lab: Network, tmp_path: Path) -> None:
     verb = start_verb(lab, "rail0:up0", "-w", str(tmp_path / "some.pcapng"))
     wait_capturing(verb)
@@ -649,7 +632,6 @@ def test_stream_reports_a_vanished_port(lab: Network, tmp_path: Path) -> None:
 
 
 @root
-@needs_root
 def test_stream_reports_that_the_lab_went_down(lab: Network, tmp_path: Path) -> None:
     verb = start_verb(lab, "rail0,h0g0", "-w", str(tmp_path / "some.pcapng"))
     wait_capturing(verb)
@@ -664,7 +646,6 @@ def test_stream_reports_that_the_lab_went_down(lab: Network, tmp_path: Path) -> 
 
 
 @root
-@needs_root
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -684,7 +665,6 @@ def test_stream_refusals(lab: Network, arguments: tuple[str, ...], says: str) ->
 
 
 @root
-@needs_root
 @pytest.mark.parametrize("selection", ["{}:h0g0:eth0", "{}:h0g0", "{}:h?g0:*", "{}:all"])
 def test_ports_are_called_by_their_lab_where_several_are_up(
     lab: Network, tmp_path: Path, selection: str
@@ -700,7 +680,6 @@ def test_ports_are_called_by_their_lab_where_several_are_up(
 
 
 @root
-@needs_root
 def test_a_lab_that_is_said_once_is_that_of_all_ports(lab: Network, tmp_path: Path) -> None:
     with recorded(f"{lab.lab}-2"):
         verb = start(f"h0g0,{lab.lab}:rail0:up0", "-w", str(tmp_path / "some.pcapng"))
@@ -712,7 +691,6 @@ def test_a_lab_that_is_said_once_is_that_of_all_ports(lab: Network, tmp_path: Pa
 
 
 @root
-@needs_root
 def test_a_lab_may_have_the_name_of_a_node(lab: Network, tmp_path: Path) -> None:
     """What reads as NODE:PORT of the lab is that, and three parts are never anything else."""
     with recorded("rail0"):
@@ -728,7 +706,6 @@ def test_a_lab_may_have_the_name_of_a_node(lab: Network, tmp_path: Path) -> None
 
 
 @root
-@needs_root
 def test_one_capture_is_of_one_lab(lab: Network) -> None:
     other = f"{lab.lab}-2"
     with recorded(other):
@@ -752,7 +729,6 @@ def test_one_capture_is_of_one_lab(lab: Network) -> None:
 
 
 @root
-@needs_root
 def test_stream_of_an_unknown_lab() -> None:
     done = subprocess.run(
         [*UETEMU, "capture", "h0g0", "--lab", "no-such-lab"], capture_output=True, text=True

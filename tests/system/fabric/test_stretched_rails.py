@@ -55,8 +55,6 @@ DATA = (TrafficClass.DATA, TrafficClass.UNTRIMMED)
 
 @pytest.fixture(scope="module")
 def pods() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("builds namespaces: needs root")
     topology = catalogue.load(SPEC)
     name = f"t{os.urandom(5).hex()}"
     with Lab.create(

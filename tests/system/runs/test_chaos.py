@@ -1,7 +1,6 @@
 """Things that go wrong around a run: killed helpers, full disks, readers that go away."""
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -16,11 +15,6 @@ from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from emulator.run.results import RunFolder
 from emulator.run.run_start import UNFINISHED
 from tests.harness.runs.processes import ENDLESS, SMALL, until, user_environment
-
-root = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
 
 
 def shell(line: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -122,7 +116,7 @@ def test_an_empty_option_is_not_one_left_out(option: str, tmp_path: Path) -> Non
 
 
 class TestRuns:
-    pytestmark = root
+    pytestmark = pytest.mark.root
 
     def test_the_result_of_a_killed_run_says_that_it_did_not_end(
         self, spawn: Callable[..., RunProcess]

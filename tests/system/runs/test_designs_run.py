@@ -1,6 +1,5 @@
 """AllReduce over every named design, made small."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,10 +7,7 @@ import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 
 #: A design of four to eight GPUs, and the switches that a ring in shuffled order has to cross.
 SMALL_DESIGNS = {

@@ -1,7 +1,6 @@
 """Whole runs whose cables are pulled: one that goes on, one that cannot, and refusals."""
 
 import json
-import os
 import re
 import secrets
 from pathlib import Path
@@ -13,7 +12,6 @@ from emulator.pytest_plugin.runs import RunFactory
 from tests.harness.runs.processes import completed, without_progress
 from tests.scenarios.test_traffic_runs import events, run
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 FABRIC = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")
 FLOWS = {"sizes": "512KiB", "message": "16KiB", "in_flight": "8", "warmups": "0"}
 
@@ -28,7 +26,6 @@ def refused(*arguments: str) -> str:
 
 
 @pytest.mark.root
-@needs_root
 def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(uetemu_run: RunFactory) -> None:
     timeline = "t=4us link rail0:up0 down; t=90us up"
     content = run(uetemu_run, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
@@ -51,7 +48,6 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(uetemu_run: RunFact
 
 
 @pytest.mark.root
-@needs_root
 def test_all_that_a_dead_nic_costs_is_told(uetemu_run: RunFactory) -> None:
     """A dead NIC costs its own frames, which never leave, and those that wait for it."""
     timeline = "t=5us nic h0g0 down; t=30us up"
@@ -80,7 +76,6 @@ def test_all_that_a_dead_nic_costs_is_told(uetemu_run: RunFactory) -> None:
 
 
 @pytest.mark.root
-@needs_root
 def test_a_job_without_its_rail_ends_and_names_the_ranks(tmp_path: Path) -> None:
     lab = f"t-{secrets.token_hex(5)}"
     folder = tmp_path / lab
@@ -103,7 +98,6 @@ def test_a_job_without_its_rail_ends_and_names_the_ranks(tmp_path: Path) -> None
 
 
 @pytest.mark.root
-@needs_root
 def test_a_job_whose_pairs_are_cut_off_ends_and_names_pairs_and_cable(tmp_path: Path) -> None:
     """In dimension order each pair of neighbours has one way; every GPU still reaches others."""
     lab = f"t-{secrets.token_hex(5)}"
@@ -139,7 +133,6 @@ def test_a_timeline_is_checked_before_anything_is_built(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@needs_root
 def test_faults_of_the_start_come_before_it(uetemu_run: RunFactory) -> None:
     """In every iteration, however many events the run has had by then."""
     rates = "t=0us link rail0:up0 rate=100Gbps; t=1us link rail0:up0 rate=200Gbps"

@@ -1,7 +1,6 @@
 """``uetemu follow`` on real runs: what it says is what the capture and the counters say."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,7 @@ from tests.scenarios.test_traffic_runs import run
 from uet.wire.wireshark.dissector import dissector
 
 SPEC = "rail_clos:hosts=5,gpus_per_host=1,spines=1,uplinks_per_spine=1"
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 
 
 def incast(runs: RunFactory, *options: str) -> Path:

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ from tests.harness.wire.tshark import TSHARK
 from tests.scenarios.test_traffic_runs import TINY, run
 
 SPEC = "rail_clos:hosts=3,gpus_per_host=1,spines=1,uplinks_per_spine=1"
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture(scope="module")

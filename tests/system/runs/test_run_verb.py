@@ -11,10 +11,7 @@ import pytest
 from emulator.pytest_plugin.runs import BUDGET_S, RunProcess
 from tests.harness.runs.processes import ENDLESS, SMALL, forked, without_progress
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
-]
+pytestmark = pytest.mark.root
 
 Command = tuple[str, ...]
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shutil
 import signal
 import socket
@@ -32,10 +31,7 @@ from uet.pds.pdc import Pdc
 from uet.pds.scheduler import PdcScheduler
 from uet.transport import Frame
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root"),
-]
+pytestmark = pytest.mark.root
 
 NATIVE = ("--encapsulation", "native", "--crc")
 

@@ -1,7 +1,6 @@
 """Secured endpoints that start again at their addresses, with the key file they had (UES 3.7)."""
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,7 @@ from scapy.utils import RawPcapNgReader
 from tests.harness.lab.fep_wire import ADDRESSES, Wire, assert_all_ok, decoded, initiate, target
 from tests.harness.uet.tss_vectors import parts
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root"),
-]
+pytestmark = pytest.mark.root
 
 KEY = bytes(range(32)).hex()
 COUNT = "fetch:sum,operand=5"

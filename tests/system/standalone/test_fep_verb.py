@@ -1,7 +1,6 @@
 """``uetemu fep`` in namespaces: every operation, encapsulation and role, on good and bad wires."""
 
 import json
-import os
 import random
 import subprocess
 from collections.abc import Callable, Sequence
@@ -19,10 +18,7 @@ from tests.harness.lab.fep_wire import (
 from uet.eventlog.sequence import read
 from uet.wire.codes import ControlType
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root"),
-]
+pytestmark = pytest.mark.root
 
 #: Every kind of operation; the target must have what :data:`OFFERS` says.
 OPERATIONS = (

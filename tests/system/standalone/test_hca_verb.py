@@ -1,6 +1,5 @@
 """``uetemu hca`` in namespaces: both roles against each other, on good and bad wires."""
 
-import os
 import random
 import signal
 import subprocess
@@ -14,10 +13,7 @@ from emulator.rocev2.connection.responder import Responder
 from tests.harness.lab.endpoint_process import Endpoint
 from tests.harness.lab.fep_wire import ADDRESSES, Wire, assert_all_ok, filters
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root"),
-]
+pytestmark = pytest.mark.root
 
 #: What a process of its own would spend most of its time on.
 _PRELOADED = emulator.lab.standalone.rocev2_endpoint

@@ -1,7 +1,6 @@
 """``uetemu nvme`` in two namespaces: its traffic as Wireshark reads it, its life, bad input."""
 
 import json
-import os
 import random
 import secrets
 import shutil
@@ -18,10 +17,7 @@ import emulator.cli.nvme_verb
 from tests.harness.lab.endpoint_process import Endpoint
 from tests.harness.lab.traffic import within
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root"),
-]
+pytestmark = pytest.mark.root
 
 #: What a process of its own would spend most of its time on.
 _PRELOADED = emulator.cli.nvme_verb
