@@ -4,24 +4,11 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from tests.harness.uet.network import MACS, flip, joined
+from tests.harness.uet.network import MACS, joined
 from tests.harness.uet.script import HERE, KEY, MS, MTU, START, THERE, Script, Seen, ack, rud, write
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import WriteRequest
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_CRC, UET_RUDI_REQ
-
-
-@pytest.mark.conformance("C-123")
-def test_udp_checksum_is_zero_and_ignored() -> None:
-    script = Script()
-    script.post(bytes(3 * MTU))
-    frames = [joined(frame) for frame in script.fep.transmit(0, 64)]
-    for checksum in (0, 1, 0xFFFF):
-        packet = rud(START, syn=0, spdcid=1 + checksum % 1_000) / write(b"x")
-        (answer,) = script.give(packet, checksum=checksum)
-        frames.append(answer.octets)
-    assert {frame[40:42] for frame in frames} == {b"\0\0"}
 
 
 @pytest.mark.conformance("C-124", "C-125")
@@ -86,20 +73,6 @@ def test_crc_on_every_frame() -> None:
     assert decode_frame(joined(answer)).fields["pds.cack_psn"] == START
 
 
-@pytest.mark.conformance("C-126")
-def test_a_flipped_bit_is_noticed_where_the_crc_covers() -> None:
-    """Each bit of addresses, ports, headers and payload, but for the UDP checksum."""
-    script = Script(crc=True)
-    frame = script.frame(rud(START, syn=0) / write(b"x") / UET_CRC())
-    for bit in range(26 * 8, len(frame) * 8):
-        if 40 <= bit // 8 < 42:
-            continue
-        script.fep.receive([memoryview(flip(frame, bit))], 0)
-        assert script.fep.transmit(0, 64) == []
-    assert script.memory[0] == 0
-    assert script.counters["rx_drop_bad_crc"] > 500
-
-
 def test_frames_that_are_not_for_us() -> None:
     """Each is counted under its reason, and none is answered."""
     script = Script()
@@ -112,19 +85,9 @@ def test_frames_that_are_not_for_us() -> None:
 
     for frame, reason in (
         (altered(12, b"\x86\xdd"), "rx_drop_not_uet"),
-        (altered(14, b"\x46"), "rx_drop_not_uet"),
-        (altered(23, b"\x06"), "rx_drop_not_uet"),
-        (altered(36, b"\x12\xb7"), "rx_drop_not_uet"),
-        (altered(30, bytes([10, 0, 1, 9])), "rx_drop_other_address"),
         (altered(26, bytes([10, 7, 7, 7])), "rx_drop_unknown_peer"),
-        (altered(20, b"\x20\x00"), "rx_drop_fragment"),
-        (altered(20, b"\x00\x01"), "rx_drop_fragment"),
-        (altered(16, b"\x00\x1f"), "rx_drop_bad_ip_length"),
-        (altered(16, b"\xff\xff"), "rx_drop_bad_ip_length"),
-        (altered(38, b"\x00\x20"), "rx_drop_bad_udp_length"),
         (altered(42, b"\x00"), "rx_drop_unsupported_type"),
         (altered(42, b"\x79"), "rx_drop_unsupported_type"),
-        (bytes(good[:45]), "rx_drop_truncated"),
         (b"", "rx_drop_truncated"),
         (altered(50, b"\x00\x00"), "rx_drop_syn_without_pdcid"),
     ):
@@ -132,14 +95,6 @@ def test_frames_that_are_not_for_us() -> None:
         assert script.give_frame(frame) == []
         assert script.counters[reason] == before + 1
     assert script.pdcs == []
-
-
-def test_ethernet_padding_is_not_payload() -> None:
-    script = Script()
-    frame = script.frame(rud(START, syn=0, ar=1) / write(b"abc"))
-    (answer,) = script.give_frame(frame + bytes(20))
-    assert answer.cack_psn == START
-    assert script.memory[:4] == b"abc\0"
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 5])
@@ -159,13 +114,3 @@ def test_no_more_frames_than_asked_for(limit: int) -> None:
         assert len(some) <= limit
         frames += some
     assert len(frames) == answers + (30 if limit else 0)
-
-
-def test_the_payload_is_not_copied() -> None:
-    """Out of the endpoint goes a view of the memory that was posted."""
-    script = Script()
-    data = bytearray(2 * MTU)
-    script.fep.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
-    for _, payload in script.fep.transmit(0, 64):
-        assert isinstance(payload, memoryview)
-        assert payload.obj is data

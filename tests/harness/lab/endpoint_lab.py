@@ -1,8 +1,7 @@
 """A small lab for endpoint tests: two servers, so that a rail and a scale-up network exist."""
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,14 +13,6 @@ from topologies import catalogue
 
 DILATION = 1000.0
 UET_PORT = 4793
-
-
-def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
-    """Poll until ``condition`` holds; the budget only bounds a failure."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, f"after {seconds} s still not: {what}"
-        time.sleep(0.005)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from emulator.dataplane.kernel.icmp_guard import guard_interface
 from emulator.dataplane.lab import Lab
 from emulator.sim.endpoint.nic.delay_line import PathDelay
 from emulator.sim.endpoint.nic.packet_nic import Nic
-from tests.harness.lab.endpoint_lab import UET_PORT, small_lab, within
+from tests.harness.lab.endpoint_lab import UET_PORT, small_lab
+from tests.harness.lab.traffic import within
 
 pytestmark = pytest.mark.root
 

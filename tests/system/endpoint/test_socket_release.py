@@ -5,7 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from emulator.sim.endpoint.nic.packet_nic import Nic
-from tests.harness.lab.endpoint_lab import small_lab, within
+from tests.harness.lab.endpoint_lab import small_lab
+from tests.harness.lab.traffic import within
 from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic
 
 pytestmark = pytest.mark.root

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
@@ -37,6 +37,7 @@ from emulator.dataplane.capture.fabric_capture import (
 )
 from emulator.dataplane.settings import FabricSettings
 from emulator.errors import UserError
+from tests.harness.lab.traffic import within
 from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
 root = pytest.mark.root
@@ -47,13 +48,6 @@ PORTS = {
     "rail0": ("down0", "down1", "up0", "up1"),
     "spine0": ("down0",),
 }
-
-
-def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.01)
 
 
 # --- which ports -------------------------------------------------------------------------------
