@@ -68,12 +68,17 @@ def garbage_collection() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Have a test that is to be ``alone`` wait for others, outside of its time limit.
 
     What its file has in common is made within.
     """
-    with beside_others(alone=item.get_closest_marker("alone") is not None):
+    alone, next_alone = (
+        one is not None and one.get_closest_marker("alone") is not None for one in (item, nextitem)
+    )
+    with beside_others(alone=alone, next_alone=next_alone):
         return (yield)
 
 

@@ -40,6 +40,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 #: Values of parameters by their names, with or without that of the scenario.
 OF: Mapping[str, tuple[str, ...]] = {
+    "slice_bytes": ("1KiB",),
     "widths": ("4,8,2", "8,4,4,2", "4,4,4,4,2", "8,8,4,8,4"),
     "ranks": ("0,1",),
     "scale": ("32768",),
@@ -157,7 +158,7 @@ IDLE = (
 
 
 def parameters() -> Iterator[ParameterSet]:
-    """Yield them all; one that many scenarios inherit is tried with two, and at night with all."""
+    """Yield them all; one that many scenarios inherit is tried with one, and at night with all."""
     inherited: Counter[tuple[type, str]] = Counter()
     for name in scenario.names():
         kind = scenario.load(name).module.Parameters
@@ -168,7 +169,7 @@ def parameters() -> Iterator[ParameterSet]:
                 if item.name in vars(one).get("__annotations__", ())
             )
             inherited[owner, item.name] += 1
-            marks = [pytest.mark.nightly] if inherited[owner, item.name] > 2 else []
+            marks = [pytest.mark.nightly] if inherited[owner, item.name] > 1 else []
             yield pytest.param(name, item, id=f"{name} {item.name}", marks=marks)
 
 

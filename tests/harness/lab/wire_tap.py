@@ -10,11 +10,13 @@ from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
+from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.dataplane import Dataplane
 from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.kernel.fabric.inner.passage import ring_filter
 from emulator.dataplane.lab import Lab
 from tests.system.conftest import LabFactory
+from topologies import catalogue
 from topologies.model import CableEnd, Topology
 
 ETH_P_ALL = 0x0003
@@ -81,6 +83,11 @@ class WireTap:
     def close(self) -> None:
         for each in (self._ear, *self._mouths.values()):
             each.close()
+
+
+def tunnelled(spec: str) -> Topology:
+    """Return a fabric of stretched rails without BFD, whose sessions take seconds to begin."""
+    return chosen(catalogue.load(spec), "evpn:bfd=off")
 
 
 def virtual(lab: LabFactory, spec: str | Topology, **settings: Any) -> Lab:

@@ -93,7 +93,9 @@ UNSTRETCHED: Mapping[str, str] = {
     ),
 }
 
-_EVPN = ("--control-plane", "evpn:bfd=off", "--convergence", "1us")
+#: Sessions of BFD take seconds to begin.
+WITHOUT_BFD = ("--control-plane", "evpn:bfd=off")
+_EVPN = (*WITHOUT_BFD, "--convergence", "1us")
 _PULLED = "t=2us link rail0:up0 down; t=6us up; t=10us switch spine1 down"
 _RAILS = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
 _PODS = "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=2,subnets=stretched"

@@ -67,6 +67,7 @@ def test_users_requests_are_answered(tmp_path: Path) -> None:
     assert by_name["firewall of border0"]["reached"] == 0
 
 
+@pytest.mark.nightly
 def test_management_sees_nothing_of_other_networks(tmp_path: Path) -> None:
     rows = ran(tmp_path, "isolation", "--param", "seconds=1", "--param", "file=256KiB")
     by_name = {row["what"]: row for row in rows}

@@ -60,7 +60,7 @@ STRUCK: Mapping[str, Mapping[str, int]] = {  # how many pairs are left
 
 
 @pytest.mark.parametrize(
-    "spec", [nightly(SEGMENTS), PODS, TWO_RAILS], ids=["segments", "pods", "rails"]
+    "spec", [nightly(SEGMENTS), nightly(PODS), TWO_RAILS], ids=["segments", "pods", "rails"]
 )
 def test_tunnels_lead_where_they_are_said_to(spec: str, lab_name: str) -> None:
     black = any(

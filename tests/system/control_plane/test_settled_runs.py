@@ -43,7 +43,7 @@ def silences(result: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("plane", "topology", "scenario"),
-    [nightly(each) if each[0].startswith("ibgp") else each for each in PLANES],
+    [nightly(each) if each[0] in ("ebgp:bfd=off", "ibgp:bfd=off") else each for each in PLANES],
     ids=NAMES,
 )
 def test_routes_change_at_the_same_frame_in_every_run(

@@ -19,7 +19,7 @@ from emulator.sim.line_faults import LineFaults
 from emulator.sim.network import Network
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import CableEnd
+from topologies.model import CableEnd, Topology
 
 pytestmark = pytest.mark.root
 
@@ -74,7 +74,9 @@ class Bench:
 
 
 @contextmanager
-def benched(lab: LabFactory, spec: str, switch: str | None = "shallow") -> Iterator[Bench]:
+def benched(
+    lab: LabFactory, spec: str | Topology, switch: str | None = "shallow"
+) -> Iterator[Bench]:
     chosen = None if switch is None else parse(switch)
     with ExitStack() as stack:
         made = virtual(lab, spec, switch=chosen)

@@ -9,7 +9,7 @@ from emulator.dataplane.account import Account
 from emulator.run.faults.condition import SOUND
 from emulator.sim.event_queue import PS
 from emulator.sim.line import LOW, Line
-from tests.harness.lab.wire_tap import datagram, ear, received
+from tests.harness.lab.wire_tap import datagram, ear, received, tunnelled
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched
 from topologies.model import VXLAN_OVERHEAD, CableEnd
@@ -88,7 +88,7 @@ def test_packets_without_a_way_get_no_answer_by_the_hosts_clock(lab: LabFactory)
 @pytest.mark.parametrize("switch", ["shallow", "shallow:balance=packet", None])
 def test_tunnels_keep_the_account(lab: LabFactory, switch: str | None) -> None:
     count = 100
-    with benched(lab, STRETCHED, switch) as bench:
+    with benched(lab, tunnelled(STRETCHED), switch) as bench:
         bench.send("h0g0", "h1g0", count)
         bench.send("h1g0", "h0g0", count)
         bench.events.run()

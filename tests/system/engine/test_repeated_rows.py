@@ -10,6 +10,7 @@ from tests.harness.runs.processes import begun
 
 VIRTUAL = ("--clock", "virtual", "--capture", "none")
 SPINES = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2")
+SHORT, LONG = ("--sizes", "64KiB"), ("--sizes", "512KiB")
 LOSS = "t=3us link rail0:up0 loss=5%; t=6us heal"
 ITERATIONS = ("--iterations", "2")
 
@@ -40,15 +41,15 @@ def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, obje
         ),
         (
             "permutation",
-            ("--switch", "deep:balance=round-robin", "--transport", "rocev2:pfc=off"),
+            (*SHORT, "--switch", "deep:balance=round-robin", "--transport", "rocev2:pfc=off"),
             ("--seeds", "2"),
             ("--seed", "2"),
         ),
-        ("permutation", ("--fault", LOSS), ("--seeds", "2"), ("--seed", "2")),
+        ("permutation", (*LONG, "--fault", LOSS), ("--seeds", "2"), ("--seed", "2")),
         nightly(("permutation", ("--switch", "none"), ("--seeds", "2"), ("--seed", "2"))),
         (
             "permutation",
-            ITERATIONS,
+            (*SHORT, *ITERATIONS),
             ("--seeds", "2", "--workers", "2"),
             ("--seed", "2", "--workers", "1"),
         ),

@@ -31,7 +31,7 @@ LOOKAHEAD_NS = 600  # a cable
 TWELVE = ("--topology", "rail_clos:hosts=3,gpus_per_host=4,spines=2")
 SEEN = ("--capture", "all", "--snaplen", "full", "--iterations", "1")
 RUNS = {
-    "rails": ("allreduce", *EIGHT, "--sizes", "16KiB,64KiB", "--event-log", "all"),
+    "rails": ("allreduce", *EIGHT, "--sizes", "4KiB,16KiB", "--event-log", "all"),
     "sprayed": (
         "permutation",
         *EIGHT,
@@ -45,7 +45,7 @@ RUNS = {
         *("--param", "size=128KiB"),
     ),
     "struck": (
-        *("permutation", *EIGHT, "--sizes", "256KiB", "--switch", "shallow"),
+        *("permutation", *EIGHT, "--sizes", "128KiB", "--switch", "shallow"),
         *("--fault", "t=3us link rail0:up0 down; t=5us link rail1:up1 rate=100G; t=30us heal"),
     ),
     "two ports": ("permutation", "--topology", "pod:hosts=2,gpus_per_host=4", "--sizes", "64KiB"),

@@ -13,6 +13,7 @@ from tests.harness.lab.wire_tap import (
     datagram,
     ones_complement,
     tapped,
+    tunnelled,
     virtual,
     with_source_port,
 )
@@ -37,7 +38,7 @@ def outside(lab: Lab, sender: str, receiver: str) -> dict[int, tuple[CableEnd, b
 
 
 def test_tunnel_packets_repeat(lab: LabFactory) -> None:
-    labs = [virtual(lab, STRETCHED) for _ in range(2)]
+    labs = [virtual(lab, tunnelled(STRETCHED)) for _ in range(2)]
     pair = "h0g0", "h1g0"
     first, second = (outside(made, *pair) for made in labs)
     assert first == second
@@ -56,7 +57,7 @@ def test_tunnel_packets_repeat(lab: LabFactory) -> None:
 
 
 def test_switch_asic_gives_the_hash_where_it_balances(lab: LabFactory) -> None:
-    made = virtual(lab, STRETCHED, switch=parse("shallow:balance=packet"))
+    made = virtual(lab, tunnelled(STRETCHED), switch=parse("shallow:balance=packet"))
     frames = []
     with tapped(made, 0) as tap:
         for _ in range(8):
@@ -68,7 +69,7 @@ def test_switch_asic_gives_the_hash_where_it_balances(lab: LabFactory) -> None:
 
 
 def test_frame_reaches_its_gpu_through_tunnels(lab: LabFactory) -> None:
-    made = virtual(lab, STRETCHED)
+    made = virtual(lab, tunnelled(STRETCHED))
     for sender, receiver in (("h0g0", "h1g0"), ("h1g1", "h0g1"), ("h0g0", "h1g1")):
         frame = datagram(made, sender, receiver)
         with tapped(made, 0) as tap:

@@ -17,6 +17,7 @@ from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
 from tests.harness.lab.traffic import within
 from tests.harness.lab.wire_tap import datagram, tapped, virtual, with_source_port
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import LabFactory
 from tests.system.fabric.test_lab import AT_STEP, python
@@ -152,13 +153,13 @@ def test_node_may_not_take_the_name_of_the_wires(lab_name: str) -> None:
 
 DESIGNS = (
     RAIL,
-    "clos:hosts=2,gpus_per_host=2,nic_ports=2",
     "torus:x=3,y=2",
+    "clos:hosts=2,gpus_per_host=2,nic_ports=2",
     "dragonfly:gpus_per_host=1,routers=3,global_links=1,routing=valiant",
 )
 
 
-@pytest.mark.parametrize("spec", DESIGNS)
+@pytest.mark.parametrize("spec", nightly_beyond(2, DESIGNS))
 def test_nobody_sends_unasked(lab: LabFactory, spec: str) -> None:
     made = virtual(lab, spec)
     gpus = [gpu.name for gpu in made.topology.gpus]

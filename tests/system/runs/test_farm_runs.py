@@ -18,6 +18,7 @@ from emulator.dataplane.lab_record import Phase
 from emulator.pytest_plugin.runs import BUDGET_S
 from emulator.suite.suite_run import FILE
 from tests.harness.lab.traffic import within
+from tests.harness.nightly import nightly
 from tests.harness.runs.forked_command import ForkedCommand
 from tests.harness.runs.mpi_ranks import mpirun, pid_of_rank, sentences, two_machines
 from tests.harness.runs.processes import SMALL, forked, until
@@ -163,7 +164,7 @@ def test_a_killed_trial_runs_elsewhere_and_leaves_nothing(tmp_path: Path) -> Non
     within(BUDGET_S, lambda: not left_by(lab, scratch), "all is removed")
 
 
-@pytest.mark.parametrize("with_trial", [True, False])
+@pytest.mark.parametrize("with_trial", [True, nightly(False)])
 def test_a_killed_rank_leaves_nothing(with_trial: bool, tmp_path: Path) -> None:
     lab = f"t-{secrets.token_hex(4)}"
     process = mpirun(3, *SEEDS, "--name", lab, "--output", str(tmp_path / "farmed"))
@@ -181,7 +182,7 @@ def test_a_killed_rank_leaves_nothing(with_trial: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("bench", "training", "--tests", "99.9"), "has no test '99.9'"),
+        nightly((("bench", "training", "--tests", "99.9"), "has no test '99.9'")),
         (("run", "allreduce", "--seeds", "2", "--clock", "host", *SMALL), "--clock host"),
     ],
 )

@@ -18,7 +18,7 @@ from emulator.dataplane.kernel import namespaces
 from emulator.dataplane.switch.bpf import switch_program as asic_program
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.run_start import UNFINISHED
-from tests.harness.nightly import nightly_beyond
+from tests.harness.nightly import nightly, nightly_beyond
 from tests.harness.runs.processes import (
     ENDLESS,
     SMALL,
@@ -89,7 +89,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
         assert stage != "row" or rows
 
 
-@pytest.mark.parametrize("name", ["bgpd", "zebra"])
+@pytest.mark.parametrize("name", ["bgpd", nightly("zebra")])
 def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     name: str, spawn: Callable[..., RunProcess]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from emulator.pytest_plugin.runs import BUDGET_S, UETEMU, RunProcess, environment
 from emulator.run.run_start import UNFINISHED
 from tests.harness.lab.traffic import within
+from tests.harness.nightly import nightly
 from tests.harness.runs.processes import ENDLESS, SMALL, begun, without_progress
 from tests.harness.runs.ranked_runs import (
     MPIRUN,
@@ -158,7 +159,7 @@ def test_a_job_that_fails_fails_alike_on_all_ranks(tmp_path: Path) -> None:
     ("arguments", "status", "complaint"),
     [
         (("run", "allreduce", "--workers", "2"), 1, "--workers 2 is given, and the launcher has"),
-        (("run", "allreduce", "--nosuch"), 2, "No such option '--nosuch'"),
+        nightly((("run", "allreduce", "--nosuch"), 2, "No such option '--nosuch'")),
     ],
 )
 def test_a_refusal_is_one_sentence_and_ends_all(
