@@ -136,9 +136,11 @@ class CollectiveBenchmark:
                 "GPUs: rounding may change every digit; take data=whole, or another datatype"
             )
         sizes = parameters.parts(count) if self.by_parts else parameters.sweep
+        cuts = parameters.cut * (1 if len(parameters.cut) > 1 else len(sizes))
+        whole = count if self.by_parts else 1
         return [
-            _Run(self, one, groups, size * (count if self.by_parts else 1), seed).trial(topology)
-            for size in sizes
+            _Run(self, one, groups, size * whole, seed, cut).trial(topology)
+            for size, cut in zip(sizes, cuts, strict=True)
             for one in parameters.placed()
         ]
 
@@ -189,6 +191,7 @@ class _Run:
     groups: Sequence[Communicator]
     size: int
     seed: int
+    cut: int
 
     def __post_init__(self) -> None:
         given = self.parameters
@@ -264,7 +267,7 @@ class _Run:
             self.size,
             algorithm=given.algorithm,
             protocol=given.protocol,
-            cut=given.cut,
+            cut=self.cut,
         )
 
     @property

@@ -72,10 +72,11 @@ class CollectiveParameters(SizeSweep):
     )
     library: str = library_parameter()
     protocol: str = protocol_parameter()
-    cut: int = parameter(
-        1, COUNT,
+    cut: tuple[int, ...] = parameter(
+        (1,), COUNT, many=True,
         help="for a library: a size stands for one so many times as large, and all that its launch "
-        "and steps take is so many times as short, which leaves the bandwidth of that size",
+        "and steps take is so many times as short, which leaves the bandwidth of that size; one "
+        "for all sizes, or one for each",
     )  # fmt: skip
     check: int = parameter(1, FLAG, help="1: compare every element; 0: compare none")
 
@@ -83,6 +84,10 @@ class CollectiveParameters(SizeSweep):
         if self.library == NO_LIBRARY:
             refuse_idle(self, ("protocol", "cut"), f"beside library={NO_LIBRARY}")
         super().__post_init__()
+        if len(self.cut) not in (1, count := len(self.sweep)):
+            raise UserError(
+                f"cut has {len(self.cut)} numbers for {count} sizes; give one, or one for each"
+            )
 
     @property
     def reduction(self) -> str:

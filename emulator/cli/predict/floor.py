@@ -22,9 +22,9 @@ from emulator.cli.predict.prediction import (
     limited,
     parameters_of,
     run_of,
-    run_once,
     scenario_of,
     sizes_of,
+    sizes_run,
 )
 from emulator.dataplane.fabric_choice import choose
 from emulator.errors import UserError
@@ -137,7 +137,7 @@ def floor(
     if read is not None:
         which = collective_of(read, collective, fabric)
         scenario = scenario_of(read, which)
-        sizes = sizes_of(read, limit)
+        sizes = sizes_of(read, limit, parameters or {})
         given = parameters_of(scenario, sizes, parameters or {})
     else:
         which = _known(collective)
@@ -153,7 +153,7 @@ def floor(
     timed = done.plan.request.nic != nic_profile.NONE and given.get("library", "none") != "none"
     reached = importlib.import_module(REACHED).by_size(timed)
     factor = COLLECTIVES[which].factor(ranks)
-    rows = [row_of(size, done.rows[size.run], factor, reached) for size in sizes]
+    rows = [row_of(size, done.rows[size.run, size.cut], factor, reached) for size in sizes]
     found = Floor(
         collective=which,
         plan=done.plan,
@@ -180,10 +180,10 @@ def _swept(
     """Return the sizes of the scenario with the parameters ``given``, and those to run it with."""
     chosen = {**(choice_of(scenario, ("algorithm",), ("auto",)) or {}), **given}
     sweep = scenario.parameters(chosen).sweep
-    sizes = limited(dict.fromkeys(sweep, ()), limit, "the sweep")
+    sizes = limited(dict.fromkeys(sweep, ()), limit, "the sweep", chosen)
     ranges = ("min_size", "max_size", "factor")
     others = {key: text for key, text in chosen.items() if key not in ranges}
-    return sizes, {**others, "sizes": ",".join(str(size) for size in run_once(sizes))}
+    return sizes, {**others, **sizes_run(sizes)}
 
 
 def row_of(

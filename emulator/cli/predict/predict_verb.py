@@ -188,7 +188,7 @@ def _predicted(
     ranks = len(cluster.gpus)
     which = collective_of(log, collective, cluster)
     scenario = scenario_of(log, which)
-    sizes = sizes_of(log, limit)
+    sizes = sizes_of(log, limit, given)
     chosen = parameters_of(scenario, sizes, given)
     parameters = scenario.parameters(chosen)
     if limit.octets is None:
@@ -196,7 +196,7 @@ def _predicted(
     with _observed() as observer:
         done = run_of(scenario, chosen, sizes, observer, **run)
     result, folder = done.result, done.folder
-    rows = [prediction.row_of(size, done.rows[size.run]) for size in sizes]
+    rows = [prediction.row_of(size, done.rows[size.run, size.cut]) for size in sizes]
     content = prediction.content(log, which, result.as_dict(), rows)
     folder.write("prediction.json", content)
     shown = prediction.table_of(rows)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from emulator import scenario as scenarios
@@ -52,11 +53,15 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class TestSize:
-    """A size of the log, with all its rows, and the size that is run for it (octets)."""
+    """A size of the log, with all its rows, and the size that is run for it (octets).
+
+    ``cut``: a library takes times as for a size so many times as large as the run one.
+    """
 
     size: int
     run: int
     rows: Sequence[ClusterRow]
+    cut: int = 1
 
     def times(self, in_place: bool) -> tuple[ClusterTimes, bool]:
         """Return the mean of the rows, and whether it is of buffers in place.
@@ -102,24 +107,40 @@ def scenario_of(log: ClusterLog, collective: str) -> Scenario:
     return scenarios.load(name)
 
 
-def sizes_of(log: ClusterLog, limit: Limit) -> list[TestSize]:
-    """Return the sizes to run, in the log's order; rows of one size are one."""
+def sizes_of(
+    log: ClusterLog, limit: Limit, given: Mapping[str, str] = MappingProxyType({})
+) -> list[TestSize]:
+    """Return the sizes to run, in the log's order; rows of one size are one.
+
+    ``given`` are the user's parameters.
+    """
     by_size: dict[int, list[ClusterRow]] = {}
     for row in log.rows:
         if row.size:
             by_size.setdefault(row.size, []).append(row)
     if not by_size:
         raise UserError(f"{log.source} has rows of size 0 only; run the test with larger ones")
-    return limited(by_size, limit, log.source)
+    return limited(by_size, limit, log.source, given)
 
 
 def limited(
-    by_size: Mapping[int, Sequence[ClusterRow]], limit: Limit, source: str
+    by_size: Mapping[int, Sequence[ClusterRow]],
+    limit: Limit,
+    source: str,
+    given: Mapping[str, str],
 ) -> list[TestSize]:
     """Return the sizes (octets) within ``limit``, with their rows; UserError if there is none."""
     most = limit.octets
+    timed = limit.cut and given.get("library", "none") != "none"
+    if timed and "cut" in given:
+        raise UserError("--cut-to says the cut of each size; leave --param cut out")
     chosen = [
-        TestSize(size=size, run=size if most is None else min(size, most), rows=rows)
+        TestSize(
+            size=size,
+            run=(run := size if most is None else min(size, most)),
+            rows=rows,
+            cut=round(size / run) if timed else 1,
+        )
         for size, rows in by_size.items()
         if limit.cut or most is None or size <= most
     ]
@@ -131,9 +152,16 @@ def limited(
     return chosen
 
 
-def run_once(sizes: Sequence[TestSize]) -> list[int]:
-    """Return the sizes that are run (octets), each once."""
-    return list(dict.fromkeys(size.run for size in sizes))
+def run_once(sizes: Sequence[TestSize]) -> list[tuple[int, int]]:
+    """Return the sizes that are run (octets), each once with each cut."""
+    return list(dict.fromkeys((size.run, size.cut) for size in sizes))
+
+
+def sizes_run(sizes: Sequence[TestSize]) -> dict[str, str]:
+    """Return the parameters that have ``sizes`` run."""
+    runs, cuts = zip(*run_once(sizes), strict=True)
+    found = {"sizes": ",".join(map(str, runs))}
+    return found | ({"cut": ",".join(map(str, cuts))} if set(cuts) != {1} else {})
 
 
 def choice_of(
@@ -191,9 +219,8 @@ def parameters_of(
             f"--param {min(taken)} is the log's to say; leave it out, or run the scenario "
             f"{scenario.name} by itself"
         )
-    of_log = {"sizes": ",".join(str(size) for size in run_once(sizes))}
     chosen = choice(("algorithm",), ("auto",)) or {}
-    return {**chosen, **of_log, **(dtype or {}), **(redop or {}), **root, **given}
+    return {**chosen, **sizes_run(sizes), **(dtype or {}), **(redop or {}), **root, **given}
 
 
 def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int) -> None:
@@ -201,7 +228,7 @@ def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int)
 
     ``repeats`` are warm-ups and iterations of each size; ``source`` is where the sizes stand.
     """
-    octets = sum(run_once(sizes)) * ranks * repeats
+    octets = sum(size for size, _ in run_once(sizes)) * ranks * repeats
     if octets > MOST_OCTETS:
         largest = max(sizes, key=lambda size: size.run)
         where = largest.rows[0].where if largest.rows else source
@@ -214,12 +241,12 @@ def check_work(source: str, sizes: Sequence[TestSize], ranks: int, repeats: int)
 
 @dataclass(frozen=True, kw_only=True)
 class SizesRun:
-    """A run of sizes; ``rows`` are its own, by the size (octets) that was asked for."""
+    """A run of sizes; ``rows`` are its own, by the size (octets) and cut that were asked for."""
 
     plan: RunPlan
     result: Result
     folder: RunFolder
-    rows: Mapping[int, Mapping[str, object]]
+    rows: Mapping[tuple[int, int], Mapping[str, object]]
 
     @property
     def wrong(self) -> str:

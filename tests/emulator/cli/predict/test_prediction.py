@@ -87,13 +87,21 @@ def test_too_much_work_asks_for_a_limit() -> None:
 
 def test_a_size_that_several_are_cut_to_is_run_once() -> None:
     sizes = sizes_of(read(log_2_17()), Limit(octets=32768, cut=True))
-    assert run_once(sizes) == [32768]
+    assert run_once(sizes) == [(32768, 1)]
     scenario = scenario_of(read(log_2_17()), "all_reduce")
     assert parameters_of(scenario, sizes, {"iterations": "3"}) == {
         "sizes": "32768", "iterations": "3", "algorithm": "auto",
     }  # fmt: skip
     ring = parameters_of(scenario, sizes, {"algorithm": "ring"})
     assert ring["algorithm"] == "ring"
+    library = {"library": "nccl"}
+    timed = sizes_of(read(log_2_17()), Limit(octets=2**20, cut=True), library)
+    assert run_once(timed) == [(65536, 1), (2**20, 4)]
+    given = parameters_of(scenario, timed, library)
+    assert (given["sizes"], given["cut"]) == ("65536,1048576", "1,4")
+    assert scenario.parameters(given).cut == (1, 4)
+    with pytest.raises(UserError, match=r"--cut-to says the cut of each size; leave --param cut"):
+        sizes_of(read(log_2_17()), Limit(octets=2**20, cut=True), {**library, "cut": "4"})
     gather = parameters_of(scenario_of(read(log_2_17()), "gather"), sizes_of(
         changed("sum", "none"), Limit()), {})  # fmt: skip
     assert "algorithm" not in gather
