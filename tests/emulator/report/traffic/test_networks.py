@@ -24,7 +24,14 @@ from emulator.cluster.run.cluster_context import (
 from emulator.cluster.run.cluster_runner import SCHEMA
 from emulator.errors import UserError
 from emulator.report.traffic.networks import PROPERTIES
-from tests.harness.runs.written_folder import EPOCH_NS, directed_capture
+from tests.harness.runs.written_folder import (
+    BEGAN_US,
+    EPOCH_NS,
+    directed_capture,
+    result,
+    row,
+    write_folder,
+)
 from topologies import catalogue
 from topologies.model import BACKEND, NETWORKS
 
@@ -310,8 +317,8 @@ def test_each_cell_is_what_the_captures_have(folder: Path) -> None:
             "one-way delay, median (us)": median_delay[name],
             "one-way delay, p99 (us)": longest_delay[name],
         }
-        for row, value in calculated.items():
-            assert found[row][name] == pytest.approx(value, abs=2e-3, rel=1e-3), (row, name)
+        for line, value in calculated.items():
+            assert found[line][name] == pytest.approx(value, abs=2e-3, rel=1e-3), (line, name)
     # The busiest 10 us: all of storage's writes; four packets of the backend.
     most = found["most use in 10 us (%)"]
     assert most["storage"] == pytest.approx(10 * 3 * busy_us(9000, 200), abs=1e-3)
@@ -332,6 +339,34 @@ def test_requests_that_come_together_are_a_burst(folder: Path) -> None:
     found = properties(folder)
     assert found["inference requests (connections)"]["frontend"] == 4
     assert found["peak to mean of inference requests in 1 ms"]["frontend"] == 3
+
+
+def test_runs_in_virtual_time_are_a_silent_backend_and_storage_by_rdma(folder: Path) -> None:
+    (folder / "backend" / "capture.pcapng").unlink()
+    hit = {"frames_lost": 5, "faults": [{"said": "t=30us link rail0:up0 down"}]}
+    storage = "cluster_storage:hosts=2,storage_nodes=1"
+    ways = {"training": ("h0g0:eth0", "rail0:down1"), "by_rdma": ("h0:stor0", "stor-leaf1:down1")}
+    for name, spec, facts, ends in (
+        ("training", SPEC, hit, ("10.0.1.2", "10.0.1.3")),
+        ("by_rdma", storage, {"work": "checkpoint"}, (STOR[H0], STOR[STORE])),
+    ):
+        place = write_folder(folder / name, result(row(**facts), topology=spec))
+        one = frame(1000, ends, UDP(sport=40000, dport=4793))
+        frames = [placed(BEGAN_US + 1 + n, f"{way} out", one) for n, way in enumerate(ways[name])]
+        write_capture(place, frames)
+    found = properties(folder)
+    expected = {
+        "their interfaces": ("eth0", "stor0"),
+        "rate of their ports (Gb/s)": ("400", "200"),
+        "RDMA: UET, RoCEv2 (B)": (1000, 1000),
+        "checkpoint write (B)": (0, 1000),
+        "dataset streaming (B)": (0, "not in the last row"),
+        "packets that belong elsewhere": (0, 0),
+        "faults": (1, 0),
+        "packets lost": (5, None),
+    }
+    for name, cells in expected.items():
+        assert tuple(found[name][one] for one in ("backend", "storage by RDMA")) == cells, name
 
 
 def test_a_table_has_the_networks_as_columns_and_then_as_runs(folder: Path) -> None:
