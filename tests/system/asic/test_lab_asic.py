@@ -23,12 +23,11 @@ from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.dataplane.switch.switch_choice import parse
 from emulator.dataplane.switch.switch_counters import AsicCounters, ClassCounters
 from emulator.errors import UserError
-from tests import CHECKOUT
 from tests.harness.lab.endpoint_process import Endpoint, serving
 from tests.harness.lab.traffic import blast, kill, pings, within
 from tests.harness.runs.processes import completed as uetemu
 from tests.system.conftest import SMALL, LabFactory
-from tests.system.fabric.test_lab import COMMAND, kill_after, nothing_left, python
+from tests.system.fabric.test_lab import nothing_left, python
 from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.model import CableEnd
@@ -423,15 +422,6 @@ def test_nothing_is_left_of_one_that_was_killed(lab_name: str) -> None:
     done = uetemu("clean", lab_name)
     assert done.returncode == 0, done.stderr
     assert "the switch program" in done.stdout
-    assert nothing_left(lab_name)
-
-
-@pytest.mark.parametrize("delay_ms", [20, 60, 100, 150, 220, 320])
-def test_killed_at_any_moment_of_up(lab_name: str, delay_ms: int) -> None:
-    up = subprocess.Popen([*COMMAND, "up", "rail_clos", "--name", lab_name], cwd=CHECKOUT)
-    kill_after(up, lab_record.directory_of(lab_name).exists, delay_ms)
-    if cleanup.exists(lab_name):
-        assert uetemu("clean", lab_name).returncode == 0
     assert nothing_left(lab_name)
 
 

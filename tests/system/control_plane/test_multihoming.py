@@ -2,16 +2,12 @@
 
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from emulator.cli.main import cli
 from emulator.dataplane.control_plane.control_plane_choice import chosen
 from emulator.dataplane.doctor import capabilities
 from emulator.dataplane.lab import Lab
-from emulator.errors import UserError
 from emulator.run.faults.reach import reached
 from tests.harness.lab.traffic import pings, send_flows, within
 from tests.system.conftest import LabFactory
@@ -158,20 +154,6 @@ def test_all_cables_of_a_segment_end_in_access_bonds(homed: Topology) -> None:
     )
     with pytest.raises(TopologyError, match="rail1:down0 is no access bond, and h0g0:bond0 an"):
         replace(homed, nodes=nodes)
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("words", [("up",), ("run", "allreduce", "--topology")])
-def test_kernel_without_bonding_refuses_before_anything_is_built(
-    lab_name: str, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    if capabilities.has("bonding"):
-        pytest.skip("this kernel has bonding")
-    folder = () if words == ("up",) else ("--output", str(tmp_path / "run"))
-    done = CliRunner().invoke(cli, [*words, SHAPE, "--name", lab_name, *folder])
-    assert isinstance(done.exception, UserError)
-    assert str(done.exception).startswith(f"bonding is needed to {PURPOSE}: ")
-    assert not list(tmp_path.iterdir())
 
 
 # --- in the kernel -----------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from tests.harness.runs.processes import SMALL, begun, forked, spawned, until
 
 #: Four senders fill a queue until packets are marked and trimmed.
 INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "warmups=0")
-VIRTUAL = ("--clock", "virtual")
 EPOCH_NS = int(EPOCH.timestamp()) * 10**9
 
 
@@ -57,7 +56,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ru
 
     def start(*arguments: str, scenario: str) -> RunProcess:
         folder = tmp_path_factory.mktemp("runs")
-        runs.append(begun(folder, *VIRTUAL, *arguments, scenario=scenario))
+        runs.append(begun(folder, *arguments, scenario=scenario))
         return runs[-1]
 
     yield start
@@ -168,7 +167,7 @@ def test_a_killed_run_leaves_whole_blocks(tmp_path: Path) -> None:
     """A capture is stopped before, as the kernel cuts short what a killed process just writes."""
     run = spawned(
         tmp_path,
-        *(*VIRTUAL, *SMALL, "--capture", "all", "--snaplen", "full"),
+        *(*SMALL, "--capture", "all", "--snaplen", "full"),
         *("--sizes", "256KiB", "--iterations", "1000"),
     )
     capture = run.folder / "capture.pcapng"

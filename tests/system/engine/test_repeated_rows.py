@@ -8,7 +8,6 @@ import pytest
 from tests.harness.nightly import nightly
 from tests.harness.runs.processes import begun
 
-VIRTUAL = ("--clock", "virtual", "--capture", "none")
 SPINES = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2")
 SHORT, LONG = ("--sizes", "64KiB"), ("--sizes", "512KiB")
 LOSS = "t=3us link rail0:up0 loss=5%; t=6us heal"
@@ -16,7 +15,7 @@ ITERATIONS = ("--iterations", "2")
 
 
 def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, object]]:
-    run = begun(folder, *VIRTUAL, *arguments, scenario=scenario)
+    run = begun(folder, "--capture", "none", *arguments, scenario=scenario)
     status, _, errors = run.communicate()
     assert status == 0, errors
     return [

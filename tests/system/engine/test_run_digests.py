@@ -17,7 +17,6 @@ from tests.harness.runs.processes import SMALL, begun, refused, without_progress
 from tests.harness.runs.whole_run import assert_same_files
 from topologies.model import CableEnd
 
-VIRTUAL = ("--clock", "virtual")
 RUNS = tomllib.loads((DATA / "run_digests.toml").read_text())["run"]
 
 #: Files of a run folder that tell of nothing but the fabric.
@@ -38,7 +37,7 @@ def test_listed_runs_have_their_digests(listed: dict[str, str], tmp_path: Path) 
         pytest.skip(f"this kernel has no {feature}")
     scenario, *arguments = shlex.split(listed["command"])
     requested = ("--check-digest", listed["digest"])
-    run = begun(tmp_path, *VIRTUAL, "--capture", "none", *requested, *arguments, scenario=scenario)
+    run = begun(tmp_path, "--capture", "none", *requested, *arguments, scenario=scenario)
     status, _, errors = run.communicate()
     assert status == 0, errors
 
@@ -59,7 +58,7 @@ def test_a_run_comes_again_to_the_bit(
     scenario, *rest = arguments
     more = ["--capture", "all", "--snaplen", "full", "--iterations", "1"]
     more += ["--event-log", "all"] if logged else []
-    runs = [begun(tmp_path, *VIRTUAL, *more, *rest, scenario=scenario) for _ in range(2)]
+    runs = [begun(tmp_path, *more, *rest, scenario=scenario) for _ in range(2)]
     for run in runs:
         status, _, errors = run.communicate()
         assert status == 0, errors
@@ -74,7 +73,7 @@ def test_another_seed_has_another_digest_and_fails_the_check(tmp_path: Path) -> 
     listed = next(run for run in RUNS if run["name"] == "uet")
     scenario, *arguments = shlex.split(listed["command"])
     check = ("--check-digest", listed["digest"].upper(), "--seed", "2", "--capture", "none")
-    run = begun(tmp_path, *VIRTUAL, *check, *arguments, scenario=scenario)
+    run = begun(tmp_path, *check, *arguments, scenario=scenario)
     status, _, errors = run.communicate()
     assert status == 1
     assert without_progress(errors).count("\n") == 1
@@ -84,8 +83,8 @@ def test_another_seed_has_another_digest_and_fails_the_check(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--clock", "virtual", "--check-digest", "12ab"), "the 64 hexadecimal digits"),
-        (("--clock", "virtual", "--check-digest", "g" * 64), "the 64 hexadecimal digits"),
+        (("--check-digest", "12ab"), "the 64 hexadecimal digits"),
+        (("--check-digest", "g" * 64), "the 64 hexadecimal digits"),
     ],
 )
 def test_a_digest_that_cannot_be_checked_is_refused(

@@ -345,7 +345,7 @@ namespaces.remove = and_again
     assert nothing_left(lab_name)
 
 
-@pytest.mark.parametrize("delay_ms", [0, 5, 15, 30, 45, 60])
+@pytest.mark.parametrize("delay_ms", [0, 5, 15, 30, 45, 60, 100, 150, 220, 320])
 def test_killed_at_any_moment_of_up(lab_name: str, delay_ms: int) -> None:
     up = subprocess.Popen([*COMMAND, "up", REFERENCE, "--name", lab_name], cwd=CHECKOUT)
     kill_after(up, lab_record.directory_of(lab_name).exists, delay_ms)
