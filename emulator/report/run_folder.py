@@ -83,8 +83,8 @@ class RunRecord:
         result = _object(path / RESULT)
         if result.get("schema") != SCHEMA:
             raise UserError(
-                f"{path} is a run folder of another version ({str(result.get('schema'))[:40]}); "
-                "run the scenario again"
+                f"{path} is no run folder of this version ({str(result.get('schema'))[:40]}); "
+                "name the folder of a run, or run the scenario again"
             )
         if not _is_result(result):
             raise UserError(

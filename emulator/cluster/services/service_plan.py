@@ -132,7 +132,10 @@ def plan_services(
     for name, names in placed.items():
         kind = kinds[name]
         if not names:
-            raise UserError(f"no machine of this cluster has a place for service {name}")
+            raise UserError(
+                f"no machine here has a place for service {name}; take it out, or a cluster that "
+                "has one"
+            )
         for machine in names:
             try:
                 address = _address(kind, machine, machines)

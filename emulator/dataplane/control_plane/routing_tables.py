@@ -162,7 +162,7 @@ def asked(
         "source": source,
         "export_policy": _exports(next(answers)),
         "stands_in": {
-            "adj_rib_in": "BGP's table, as no policy refuses a path; FRR keeps none with its own AS"
+            "adj_rib_in": "BGP's table: no policy refuses a path, FRR drops those with its own AS"
         },
         "routes": [rows[key] for key in sorted(rows, key=_order)],
     }
