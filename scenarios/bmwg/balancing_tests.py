@@ -86,31 +86,29 @@ def _procedure(choice: SuiteChoice, trials: Sequence[NamedTrial], title: str) ->
             for key in ("goodput_share", "links_jain", "links_max_mean")
         ],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                f"{', '.join(map(str, _paths(choice)))} paths between two rail switches, a"
-                f" permutation with {choice.seeds} seeds.",
-                SHORT_TRIALS,
-            ],
-            notes=["Goodput is that while all flows are under way. n/a: there is no such time."],
-        )
+    return table.findings(
+        deviations=[
+            f"{', '.join(map(str, _paths(choice)))} paths between two rail switches, a"
+            f" permutation with {choice.seeds} seeds.",
+            SHORT_TRIALS,
+        ],
+        notes=["Goodput is that while all flows are under way. n/a: there is no such time."],
     )
 
 
 def entropy(choice: SuiteChoice) -> Procedure:
     """Measure how even hashing spreads queue pairs (8.1)."""
-    return (yield from _procedure(choice, hashed(choice), "Hashed flows by queue pairs"))
+    return _procedure(choice, hashed(choice), "Hashed flows by queue pairs")
 
 
 def dynamic(choice: SuiteChoice) -> Procedure:
     """Measure flowlets by their gap (8.2)."""
-    return (yield from _procedure(choice, flowlets(choice), "Flowlets by gap"))
+    return _procedure(choice, flowlets(choice), "Flowlets by gap")
 
 
 def spraying(choice: SuiteChoice) -> Procedure:
     """Measure spraying and what reordering costs (8.3)."""
-    return (yield from _procedure(choice, sprayed(choice), "A path for each packet"))
+    return _procedure(choice, sprayed(choice), "A path for each packet")
 
 
 def fairness(choice: SuiteChoice) -> Procedure:

@@ -110,17 +110,17 @@ def _procedure(choice: SuiteChoice, scenario: str) -> Procedure:
 
 def allreduce(choice: SuiteChoice) -> Procedure:
     """Measure AllReduce by size and strategy (9.1)."""
-    return (yield from _procedure(choice, "allreduce"))
+    return _procedure(choice, "allreduce")
 
 
 def alltoall(choice: SuiteChoice) -> Procedure:
     """Measure AlltoAll by size and strategy (9.2)."""
-    return (yield from _procedure(choice, "alltoall"))
+    return _procedure(choice, "alltoall")
 
 
 def allgather(choice: SuiteChoice) -> Procedure:
     """Measure AllGather by size and strategy (9.3)."""
-    return (yield from _procedure(choice, "allgather"))
+    return _procedure(choice, "allgather")
 
 
 def summary(choice: SuiteChoice) -> Procedure:

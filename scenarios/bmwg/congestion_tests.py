@@ -67,20 +67,18 @@ def marking(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("held", key, ("transport", "threshold")) for key in ("marked_share",)],
     )
-    return (
-        yield from table.findings(
-            [
-                "A generator does not hold the depth: two senders without congestion control keep"
-                " a fixed number of octets under way. Start and end of the transfer, when the queue"
-                " is less deep, count as well.",
-                SHORT_TRIALS,
-            ],
-            [
-                "The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1).",
-                "UET's fixed window is a bandwidth-delay product: a sender has no more under way.",
-            ],
-            _marked_shares,
-        )
+    return table.findings(
+        [
+            "A generator does not hold the depth: two senders without congestion control keep"
+            " a fixed number of octets under way. Start and end of the transfer, when the queue"
+            " is less deep, count as well.",
+            SHORT_TRIALS,
+        ],
+        [
+            "The ramp is linear from Kmin to Kmax, where all are marked (Pmax = 1).",
+            "UET's fixed window is a bandwidth-delay product: a sender has no more under way.",
+        ],
+        _marked_shares,
     )
 
 
@@ -130,11 +128,9 @@ def pauses(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("senders", key) for key in ("paused_us", "pauses", "goodput_share")],
     )
-    return (
-        yield from table.findings(
-            deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
-            notes=["rocev2:cc=none sends at line rate until it is paused."],
-        )
+    return table.findings(
+        deviations=[SHORT_TRIALS, f"N = {', '.join(map(str, senders))}."],
+        notes=["rocev2:cc=none sends at line rate until it is paused."],
     )
 
 
@@ -168,13 +164,11 @@ def dcqcn(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("senders", key) for key in ("converged_us", "jain", "max_queue_bytes")],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                SHORT_TRIALS,
-                FAIR,
-            ]
-        )
+    return table.findings(
+        deviations=[
+            SHORT_TRIALS,
+            FAIR,
+        ]
     )
 
 
@@ -194,14 +188,12 @@ def storm(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("storm", "time_us")],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                "The storm lasts 300 us of fabric time, not 300 s.",
-                "Fabrics whose routes allow a cyclic buffer dependency are refused before they are "
-                "built. No deadlock is provoked here; pfc_deadlock=allow would run into one.",
-            ]
-        )
+    return table.findings(
+        deviations=[
+            "The storm lasts 300 us of fabric time, not 300 s.",
+            "Fabrics whose routes allow a cyclic buffer dependency are refused before they are "
+            "built. No deadlock is provoked here; pfc_deadlock=allow would run into one.",
+        ]
     )
 
 

@@ -79,20 +79,18 @@ def failure(choice: SuiteChoice) -> Procedure:
         trials=failure_trials(choice, _size(choice)),
         curves=[Curve("fault", key, ("balancing",)) for key in ("slowdown", "lost_packets")],
     )
-    return (
-        yield from table.findings(
-            [
-                f"A permutation of {_size(choice)} a flow over four spines, not AllReduce of 1 GB"
-                " over 128: a ring in its own order crosses no spine.",
-                *DEVIATIONS,
-            ],
-            [
-                *NOTES,
-                "n/a: in half of the seeds, goodput was not back when the transfer ended.",
-                "Lost: in queues and on cables that failed, without a route, or in the black hole.",
-            ],
-            add_excess,
-        )
+    return table.findings(
+        [
+            f"A permutation of {_size(choice)} a flow over four spines, not AllReduce of 1 GB"
+            " over 128: a ring in its own order crosses no spine.",
+            *DEVIATIONS,
+        ],
+        [
+            *NOTES,
+            "n/a: in half of the seeds, goodput was not back when the transfer ended.",
+            "Lost: in queues and on cables that failed, without a route, or in the black hole.",
+        ],
+        add_excess,
     )
 
 
@@ -120,16 +118,14 @@ def failover(choice: SuiteChoice) -> Procedure:
         trials=failure_trials(choice, _size(choice)),
         curves=[Curve("fault", "time_us", ("balancing",))],
     )
-    return (
-        yield from table.findings(
-            [
-                "The trials are those of 11.2. Steady state is the undisturbed iteration of every"
-                f" seed ({choice.seeds} in all), so its P99 is the slowest of them.",
-                *DEVIATIONS,
-            ],
-            NOTES,
-            judge_failover,
-        )
+    return table.findings(
+        [
+            "The trials are those of 11.2. Steady state is the undisturbed iteration of every"
+            f" seed ({choice.seeds} in all), so its P99 is the slowest of them.",
+            *DEVIATIONS,
+        ],
+        NOTES,
+        judge_failover,
     )
 
 

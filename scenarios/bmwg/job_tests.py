@@ -106,15 +106,13 @@ def tenants(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("placement", "slowdown")],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                "The share of octets that two jobs send over spines follows from their placement,"
-                " and is shown. It is not set to 0, 25, 50 and 75 %.",
-                "A step of each job stands for its iterations.",
-            ],
-            amend=compare_at_once,
-        )
+    return table.findings(
+        deviations=[
+            "The share of octets that two jobs send over spines follows from their placement,"
+            " and is shown. It is not set to 0, 25, 50 and 75 %.",
+            "A step of each job stands for its iterations.",
+        ],
+        amend=compare_at_once,
     )
 
 

@@ -62,13 +62,9 @@ def services(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("message", "goodput_gbps", ("service", "direction"))],
     )
-    return (
-        yield from table.findings(
-            deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
-            notes=[
-                "The first message's time stands in 6.2; how many contexts are sustained in 6.7."
-            ],
-        )
+    return table.findings(
+        deviations=[NO_GENERATOR, SHORT_TRIALS, LESS_SERVICES],
+        notes=["The first message's time stands in 6.2; how many contexts are sustained in 6.7."],
     )
 
 
@@ -100,14 +96,12 @@ def first_message(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("state", "message_p50_us", ("service",))],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
-                " network: a first message has none of it. UET opens its context with the data.",
-                LESS_SERVICES,
-            ]
-        )
+    return table.findings(
+        deviations=[
+            "Queue pairs of RoCEv2 are there before the run, as their set-up goes over another"
+            " network: a first message has none of it. UET opens its context with the data.",
+            LESS_SERVICES,
+        ]
     )
 
 
@@ -142,17 +136,15 @@ def spray(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("paths", key, ("balancing",)) for key in drawn],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
-                SHORT_TRIALS,
-            ],
-            notes=[
-                "RoCEv2 counts each packet behind a loss as out of order, UET only those that were"
-                " sent earlier: the two are not to be compared."
-            ],
-        )
+    return table.findings(
+        deviations=[
+            f"{', '.join(map(str, paths))} paths, {size} a flow, {choice.seeds} seeds.",
+            SHORT_TRIALS,
+        ],
+        notes=[
+            "RoCEv2 counts each packet behind a loss as out of order, UET only those that were"
+            " sent earlier: the two are not to be compared."
+        ],
     )
 
 

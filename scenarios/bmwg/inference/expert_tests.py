@@ -73,12 +73,10 @@ def throughput(choice: SuiteChoice) -> Procedure:
             Curve("tokens", "egress_gbps", ("transport", "members")),
         ],
     )
-    return (
-        yield from table.findings(
-            [MODEL, SHORT_TRIALS, f"EP = {', '.join(str(2 * one) for one in groups)}, hosts of 2."],
-            ["T_egress = B k H P (N - 1) / N of each accelerator is the offered load."],
-            _egress_rates,
-        )
+    return table.findings(
+        [MODEL, SHORT_TRIALS, f"EP = {', '.join(str(2 * one) for one in groups)}, hosts of 2."],
+        ["T_egress = B k H P (N - 1) / N of each accelerator is the offered load."],
+        _egress_rates,
     )
 
 
@@ -107,15 +105,13 @@ def modes(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("mode", "dispatch_us")],
     )
-    return (
-        yield from table.findings(
-            [
-                MODEL,
-                "A dispatch to every expert stands for the low-latency mode, one to each node,"
-                " which NVLink takes on, for the normal mode. Expert choice and dropped tokens are"
-                " not run: both change how many octets go where, as skew does.",
-            ]
-        )
+    return table.findings(
+        [
+            MODEL,
+            "A dispatch to every expert stands for the low-latency mode, one to each node,"
+            " which NVLink takes on, for the normal mode. Expert choice and dropped tokens are"
+            " not run: both change how many octets go where, as skew does.",
+        ]
     )
 
 
@@ -132,16 +128,14 @@ def scaling(choice: SuiteChoice) -> Procedure:
         trials=[_named(choice, hosts, tokens) for hosts in groups],
         curves=[Curve("members", key) for key in ("dispatch_us", "scaling")],
     )
-    return (
-        yield from table.findings(
-            [
-                MODEL,
-                f"EP = {', '.join(str(2 * one) for one in groups)} instead of 16 to 96; the"
-                " efficiency is over the least of them.",
-            ],
-            ["S_fabric of each size is what crossed NICs; the rest stayed inside hosts."],
-            _efficiencies,
-        )
+    return table.findings(
+        [
+            MODEL,
+            f"EP = {', '.join(str(2 * one) for one in groups)} instead of 16 to 96; the"
+            " efficiency is over the least of them.",
+        ],
+        ["S_fabric of each size is what crossed NICs; the rest stayed inside hosts."],
+        _efficiencies,
     )
 
 
@@ -184,11 +178,9 @@ def contention(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("load", "victim_p99_us", ("transport", "traffic"))],
     )
-    return (
-        yield from table.findings(
-            ["KV messages of 64 KiB and dispatches leave at fixed times.", SHORT_TRIALS],
-            ["The penalty is the P99 of `both` over that of the traffic alone at the same load."],
-        )
+    return table.findings(
+        ["KV messages of 64 KiB and dispatches leave at fixed times.", SHORT_TRIALS],
+        ["The penalty is the P99 of `both` over that of the traffic alone at the same load."],
     )
 
 

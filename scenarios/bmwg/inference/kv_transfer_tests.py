@@ -47,16 +47,14 @@ def transfer_throughput(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("message", key, ("transport", "q")) for key in ("goodput_gbps",)],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                SHORT_TRIALS,
-                f"Sizes {', '.join(sizes)} instead of up to 1 GB, Q = {', '.join(map(str, widths))}"
-                " instead of up to 128, one trial: nothing is drawn.",
-                "Processor and offload use are those of software, and not given.",
-            ],
-            notes=["Q is the number of writes under way, and for RoCEv2 of queue pairs as well."],
-        )
+    return table.findings(
+        deviations=[
+            SHORT_TRIALS,
+            f"Sizes {', '.join(sizes)} instead of up to 1 GB, Q = {', '.join(map(str, widths))}"
+            " instead of up to 128, one trial: nothing is drawn.",
+            "Processor and offload use are those of software, and not given.",
+        ],
+        notes=["Q is the number of writes under way, and for RoCEv2 of queue pairs as well."],
     )
 
 
@@ -88,16 +86,14 @@ def transfer_latency(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("load", key, ("transport", "message")) for key in ("message_p99_us",)],
     )
-    return (
-        yield from table.findings(
-            [
-                SHORT_TRIALS,
-                f"Background of {loads} % in messages at fixed times from one other pair, which"
-                " shares the uplink between two rail switches.",
-                f"Sizes {', '.join(sizes)} instead of up to 256 MB.",
-            ],
-            amend=_spreads,
-        )
+    return table.findings(
+        [
+            SHORT_TRIALS,
+            f"Background of {loads} % in messages at fixed times from one other pair, which"
+            " shares the uplink between two rail switches.",
+            f"Sizes {', '.join(sizes)} instead of up to 256 MB.",
+        ],
+        amend=_spreads,
     )
 
 
@@ -130,14 +126,12 @@ def concurrent_transfers(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("pairs", key) for key in ("goodput_share", "message_p99_us", "jain")],
     )
-    return (
-        yield from table.findings(
-            deviations=[
-                f"N = {', '.join(map(str, pairs))} and {size} instead of 1 to 128 pairs and 16 MB;"
-                f" a permutation with {choice.seeds} seeds, in which each NIC sends and receives.",
-                SHORT_TRIALS,
-            ]
-        )
+    return table.findings(
+        deviations=[
+            f"N = {', '.join(map(str, pairs))} and {size} instead of 1 to 128 pairs and 16 MB;"
+            f" a permutation with {choice.seeds} seeds, in which each NIC sends and receives.",
+            SHORT_TRIALS,
+        ]
     )
 
 

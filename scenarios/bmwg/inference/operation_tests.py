@@ -43,10 +43,8 @@ def scale(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("nodes", key) for key in ("goodput_share", "message_p99_us")],
     )
-    return (
-        yield from table.findings(
-            [f"{', '.join(map(str, nodes))} nodes of 2 NICs instead of 2 to 1024.", SHORT_TRIALS]
-        )
+    return table.findings(
+        [f"{', '.join(map(str, nodes))} nodes of 2 NICs instead of 2 to 1024.", SHORT_TRIALS]
     )
 
 
@@ -62,17 +60,15 @@ def failure(choice: SuiteChoice) -> Procedure:
         trials=failure_trials(choice, size),
         curves=[Curve("fault", key, ("balancing",)) for key in ("excess_us", "slowdown")],
     )
-    return (
-        yield from table.findings(
-            [
-                f"Transfers of {size} of all NICs at full rate, not serving at 80 % of 11.1: the"
-                " excess of a transfer is that of a TTFT which waits for it.",
-                f"{choice.seeds} seeds instead of 20 repetitions.",
-                *DEVIATIONS,
-            ],
-            NOTES,
-            add_excess,
-        )
+    return table.findings(
+        [
+            f"Transfers of {size} of all NICs at full rate, not serving at 80 % of 11.1: the"
+            " excess of a transfer is that of a TTFT which waits for it.",
+            f"{choice.seeds} seeds instead of 20 repetitions.",
+            *DEVIATIONS,
+        ],
+        NOTES,
+        add_excess,
     )
 
 

@@ -69,7 +69,7 @@ def serving_ttft(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=PART_CURVES,
     )
-    return (yield from table.findings(_deviations(choice)))
+    return table.findings(_deviations(choice))
 
 
 def placements(choice: SuiteChoice) -> Procedure:
@@ -100,12 +100,10 @@ def placements(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("placement", key) for key in ("ttft_p99_us", "tokens_per_second")],
     )
-    return (
-        yield from table.findings(
-            [*_deviations(choice), f"{total} accelerators of an instance each, not 12 nodes."],
-            ["The Pareto set is over TTFT P99, ITL P99 and TPS_output of one transport."],
-            mark_pareto,
-        )
+    return table.findings(
+        [*_deviations(choice), f"{total} accelerators of an instance each, not 12 nodes."],
+        ["The Pareto set is over TTFT P99, ITL P99 and TPS_output of one transport."],
+        mark_pareto,
     )
 
 
@@ -153,10 +151,8 @@ def parallelism(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("shape", key) for key in ("transfer_us", "transfer_gbps")],
     )
-    return (
-        yield from table.findings(
-            [i.SCALED, i.FORMULA, "Degrees of 2 and 4 instead of 8: hosts have four accelerators."]
-        )
+    return table.findings(
+        [i.SCALED, i.FORMULA, "Degrees of 2 and 4 instead of 8: hosts have four accelerators."]
     )
 
 
@@ -185,15 +181,13 @@ def oversubscribed(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("ratio", key) for key in ("transfer_us", "transfer_gbps")],
     )
-    return (
-        yield from table.findings(
-            [
-                i.SCALED,
-                i.FORMULA,
-                "The burst is one transfer of each prefill instance: its size and duration follow"
-                " from S_fabric and T_transfer, and there is no gap before a next one.",
-            ]
-        )
+    return table.findings(
+        [
+            i.SCALED,
+            i.FORMULA,
+            "The burst is one transfer of each prefill instance: its size and duration follow"
+            " from S_fabric and T_transfer, and there is no gap before a next one.",
+        ]
     )
 
 
@@ -208,10 +202,8 @@ def unloaded_ttft(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=(Curve("prompt", "transfer_us"), Curve("prompt", "ttft_fabric_share")),
     )
-    return (
-        yield from table.findings(
-            [i.SCALED, i.FORMULA, "One repetition instead of 100: on an idle fabric all are alike."]
-        )
+    return table.findings(
+        [i.SCALED, i.FORMULA, "One repetition instead of 100: on an idle fabric all are alike."]
     )
 
 
@@ -249,17 +241,15 @@ def token_tail(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("case", "itl_p99_us", ("transport", "transfer"))],
     )
-    return (
-        yield from table.findings(
-            [
-                i.FORMULA,
-                f"A mixture of experts (8x7b) over {i.SCALE}, 8 tokens an answer and {count}"
-                " requests, instead of 2048 tokens and 10,000 samples.",
-                "The load is that of other requests' transfers, not of a generator.",
-                f"Samples are those of a seed, and values medians over seeds. A stall is 100 ms at"
-                f" full size: a time between tokens of more than 100 ms / {i.SCALE} here.",
-            ]
-        )
+    return table.findings(
+        [
+            i.FORMULA,
+            f"A mixture of experts (8x7b) over {i.SCALE}, 8 tokens an answer and {count}"
+            " requests, instead of 2048 tokens and 10,000 samples.",
+            "The load is that of other requests' transfers, not of a generator.",
+            f"Samples are those of a seed, and values medians over seeds. A stall is 100 ms at"
+            f" full size: a time between tokens of more than 100 ms / {i.SCALE} here.",
+        ]
     )
 
 
@@ -403,14 +393,12 @@ def batches(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("slots", key) for key in ("tokens_per_second", "ttft_p99_us")],
     )
-    return (
-        yield from table.findings(
-            [
-                *_deviations(choice),
-                "Requests of a batch read the weights together, so that a step takes as long for"
-                " any batch. Batching is continuous: a place is taken as soon as it is left.",
-            ]
-        )
+    return table.findings(
+        [
+            *_deviations(choice),
+            "Requests of a batch read the weights together, so that a step takes as long for"
+            " any batch. Batching is continuous: a place is taken as soon as it is left.",
+        ]
     )
 
 

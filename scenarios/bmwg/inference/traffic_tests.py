@@ -57,14 +57,12 @@ def marking(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("senders", "marked_packets", ("transport", "threshold"))],
     )
-    return (
-        yield from table.findings(
-            [
-                SHORT_TRIALS,
-                f"M = {senders} and {size} instead of 16 MB; thresholds of 100 and 500 KB, with"
-                " Kmin = Kmax, on a deep switch that neither trims nor pauses, for all transports.",
-            ]
-        )
+    return table.findings(
+        [
+            SHORT_TRIALS,
+            f"M = {senders} and {size} instead of 16 MB; thresholds of 100 and 500 KB, with"
+            " Kmin = Kmax, on a deep switch that neither trims nor pauses, for all transports.",
+        ]
     )
 
 
@@ -114,14 +112,12 @@ def bursts(choice: SuiteChoice) -> Procedure:
             for key in ("paused_us", "victim_p99_us")
         ],
     )
-    return (
-        yield from table.findings(
-            [
-                SHORT_TRIALS,
-                f"N = {senders} transfers of 1 MiB that begin at the same time, not within 100 us"
-                " to 10 ms. The victim is a flow of the same class to another port.",
-            ]
-        )
+    return table.findings(
+        [
+            SHORT_TRIALS,
+            f"N = {senders} transfers of 1 MiB that begin at the same time, not within 100 us"
+            " to 10 ms. The victim is a flow of the same class to another port.",
+        ]
     )
 
 
@@ -140,15 +136,13 @@ def onset(choice: SuiteChoice) -> Procedure:
         trials=trials,
         curves=[Curve("traffic", "message_p99_us")],
     )
-    return (
-        yield from table.findings(
-            [
-                SHORT_TRIALS,
-                "The time to within 5 % of steady rates is not given: messages leave at fixed"
-                " times, whatever congestion control does. The convergence of flows that only"
-                " congestion control holds back is in 7.3 of the training suite.",
-            ]
-        )
+    return table.findings(
+        [
+            SHORT_TRIALS,
+            "The time to within 5 % of steady rates is not given: messages leave at fixed"
+            " times, whatever congestion control does. The convergence of flows that only"
+            " congestion control holds back is in 7.3 of the training suite.",
+        ]
     )
 
 
@@ -193,10 +187,8 @@ def mixed_paths(choice: SuiteChoice) -> Procedure:
             for key in ("links_jain", "message_p99_us", "victim_p99_us")
         ],
     )
-    return (
-        yield from table.findings(
-            [SHORT_TRIALS, "KV messages of 64 KiB instead of 16 MB, dispatches of 16 KiB a pair."]
-        )
+    return table.findings(
+        [SHORT_TRIALS, "KV messages of 64 KiB instead of 16 MB, dispatches of 16 KiB a pair."]
     )
 
 
@@ -285,7 +277,7 @@ def worker_rates(row: Row) -> tuple[list[float], list[float]]:
 
 def deadlock(choice: SuiteChoice) -> Procedure:
     """Measure a NIC that pauses its port for long (8.4)."""
-    return (yield from storm(choice))
+    return storm(choice)
 
 
 CONGESTION_TESTS = (
