@@ -83,7 +83,7 @@ class LineFaults:
         self._lines.replace_gpus(sorted(gpus))
 
     def pace_scale_up(self, steps: Paces) -> None:
-        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
+        """From each time on leave scale-up links the named shares of their rates, others all."""
         self._lines.pace_scale_up(steps)
 
     def _change(self, asic: FabricAsic, end: CableEnd) -> LineChange:

@@ -108,23 +108,25 @@ class ScaleUpCopies:
         self.octets_in += notice.length
         self._hear(notice)
 
-    def pace(self, steps: Sequence[tuple[int, Mapping[int, float]]]) -> None:
-        """From each time (ns) of ``steps`` on leave ranks these shares of their rates.
+    def pace(self, steps: Sequence[tuple[int, Mapping[tuple[int, ...], float]]]) -> None:
+        """From each time (ns) of ``steps`` on leave ranks, or links of two, shares of their rates.
 
         All others have their whole ones.  It is called before the first of these times.
         """
         self._paces.clear()
-        struck = {rank for _, shares in steps for rank in shares}
+        struck = {rank for _, shares in steps for ranks in shares for rank in ranks}
         if self._rank in struck:
             self._paces[None] = self._slower(steps, self._rank)
         if not self._link.shared:
             for peer in struck:
                 self._paces[peer] = self._slower(steps, peer)
 
-    def _slower(self, steps: Sequence[tuple[int, Mapping[int, float]]], peer: int) -> Pace:
-        """Return the pace of a link to ``peer``: that of the slower one of its ends."""
-        ends = self._rank, peer
-        return Pace([(at * PS, min(shares.get(end, 1.0) for end in ends)) for at, shares in steps])
+    def _slower(
+        self, steps: Sequence[tuple[int, Mapping[tuple[int, ...], float]]], peer: int
+    ) -> Pace:
+        """Return the pace of a link to ``peer``: that of the slowest of it and its ends."""
+        of_link = (self._rank,), (peer,), tuple(sorted((self._rank, peer)))
+        return Pace([(at * PS, min(left.get(one, 1.0) for one in of_link)) for at, left in steps])
 
     def _pace(self, peer: int) -> Pace | None:
         return self._paces.get(peer, self._paces.get(None)) if self._paces else None

@@ -494,7 +494,7 @@ class VirtualFabric:
             self.each(WorkerPart.replace_gpus, nodes)
 
     def pace_scale_up(self, steps: Paces) -> None:
-        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
+        """From each time on leave scale-up links the named shares of their rates, others all."""
         if not self.broken:
             self.each(WorkerPart.pace_scale_up, steps)
 

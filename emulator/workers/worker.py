@@ -294,9 +294,12 @@ class WorkerPart:
                 endpoint.copies.hear_again(returning)
 
     def pace_scale_up(self, steps: Paces) -> None:
-        """From each time on leave the named GPUs that much of their scale-up rate, others all."""
+        """From each time on leave scale-up links the named shares of their rates, others all."""
         rank = {spec.node: spec.rank for spec in self._ranks.values()}
-        of_ranks = [(at, {rank[gpu]: left[gpu] for gpu in left}) for at, left in steps]
+        of_ranks = [
+            (at, {tuple(sorted(rank[gpu] for gpu in gpus)): left[gpus] for gpus in left})
+            for at, left in steps
+        ]
         for endpoint in self._endpoints.values():
             if endpoint.copies is not None:
                 endpoint.copies.pace(of_ranks)

@@ -11,7 +11,8 @@ switch that comes up again does not revive a cable that was pulled for itself.
                         several GPUs share goes by its own name
     gpu h0g0            the GPU and its process; its NIC's cables keep their carrier
     server h0           all GPUs of the server, and every cable of their NICs
-    scale-up h0g0       all links of the GPU to its scale-up network, both ways
+    scale-up h0g0       all links of the GPU to its scale-up network, both ways;  without a switch
+                        scale-up h0g0:h0g1  the one between two GPUs
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from emulator.dataplane.switch.port_faults import NONE, Faults
 from emulator.errors import UserError
 from topologies.advice import meant
-from topologies.model import CableEnd, Link, Node, ScaleUp, Topology, TopologyError
+from topologies.model import SWITCH, CableEnd, Link, Node, ScaleUp, Topology, TopologyError
 from topologies.parts.scale_up import ScaleUpDomains
 
 KINDS = ("link", "switch", "nic", "gpu", "server", "scale-up")
@@ -35,9 +36,9 @@ MORTAL = ("gpu", "server")
 class Element:
     """An element of the fabric, with the cables ``links`` that it stands for.
 
-    ``gpus`` are the names of the GPUs whose processes end with it, or whose link to ``scale_up`` it
-    is.  ``name`` is one spelling of several: two elements are the same if they are of a kind and
-    have the same cables and GPUs.
+    ``gpus`` are the names of the GPUs whose processes end with it; of scale-up the one whose links
+    to ``scale_up`` it is, or the two whose link.  ``name`` is one spelling of several: two elements
+    are the same if they are of a kind and have the same cables and GPUs.
     """
 
     kind: str
@@ -69,7 +70,9 @@ def element(kind: str, name: str, topology: Topology) -> Element:
         return _server(name, topology)
     node_name, colon, port = name.partition(":")
     node = _node(kind, node_name, topology)
-    if kind in ("switch", "gpu", "scale-up") and colon:
+    if kind == "scale-up":
+        return _scale_up(name, node, port if colon else None, topology)
+    if kind in ("switch", "gpu") and colon:
         whole = "for all of its cables" if kind == "switch" else "for the GPU"
         raise UserError(
             f"{kind} {name} names a port; write {kind} {node_name} {whole}, or "
@@ -77,14 +80,6 @@ def element(kind: str, name: str, topology: Topology) -> Element:
         )
     if kind == "gpu":
         return Element(kind, name, (), (node.name,))
-    if kind == "scale-up":
-        (server,) = (one for one in topology.servers if node.name in one.gpus)
-        if not ScaleUpDomains(topology).peers(node.name):
-            raise UserError(
-                f"{kind} {name}: no other GPU is in the scale-up network of {node.name}, so that "
-                "it carries nothing; take a topology with gpus_per_host= above 1"
-            )
-        return Element(kind, name, (), (node.name,), server.scale_up)
     if kind == "switch":
         return Element(kind, name, _cables(node, topology))
     if kind == "nic" and not colon:
@@ -121,6 +116,30 @@ def _node(kind: str, name: str, topology: Topology) -> Node:
     return topology.node(name)
 
 
+def _scale_up(name: str, gpu: Node, peer: str | None, topology: Topology) -> Element:
+    domains = ScaleUpDomains(topology)
+    network, peers = domains.network(gpu.name), domains.peers(gpu.name)
+    if not peers:
+        raise UserError(
+            f"scale-up {name}: no other GPU is in the scale-up network of {gpu.name}, so that it "
+            "carries nothing; take a topology with gpus_per_host= above 1"
+        )
+    if peer is None:
+        return Element("scale-up", name, (), (gpu.name,), network)
+    if network.shape == SWITCH:
+        raise UserError(
+            f"scale-up {name}: all links of {gpu.name} lead to a switch; write scale-up "
+            f"{gpu.name}, with links= for some of them"
+        )
+    if peer not in peers:
+        raise UserError(
+            f"scale-up {name}: {gpu.name} has no link to {peer!r}{meant(peer, list(peers))}; it "
+            f"has links to {some(peers)}"
+        )
+    link = replace(network, rate_bps=peers[peer])
+    return Element("scale-up", name, (), tuple(sorted((gpu.name, peer))), link)
+
+
 def _server(name: str, topology: Topology) -> Element:
     names = [server.name for server in topology.servers]
     if name not in names:
@@ -152,12 +171,13 @@ class Condition:
     """The elements that are ``down``, in the order of their failures, and the silent ``faults``.
 
     Faults are those of cables, both ways, but for a black hole that is ``one_way``.  ``scale_up``
-    has the share that is left of a GPU's scale-up rate, where that is not all and not down.
+    has the share that is left of the rate of a GPU's scale-up links, or of the link between two
+    GPUs, where that is not all and not down.
     """
 
     down: tuple[Element, ...] = ()
     faults: Mapping[Link, Faults] = field(default_factory=dict)
-    scale_up: Mapping[str, float] = field(default_factory=dict)
+    scale_up: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     @property
     def sound(self) -> bool:
@@ -185,9 +205,9 @@ class Condition:
         return self.dead | black
 
     @property
-    def left_of_scale_up(self) -> Mapping[str, float]:
-        """Return the share of its scale-up rate that a GPU has, where that is not all."""
-        down = [one.gpus[0] for one in self.down if one.scale_up is not None]
+    def left_of_scale_up(self) -> Mapping[tuple[str, ...], float]:
+        """Return what is left of the rate of a GPU's links, or the link of two, if not all."""
+        down = [one.gpus for one in self.down if one.scale_up is not None]
         return {**self.scale_up, **dict.fromkeys(down, 0.0)}
 
     def of(self, link: Link) -> Faults:
@@ -227,8 +247,8 @@ class Condition:
         for link, faults in self.faults.items():
             reported = " ".join(described(faults, link))
             lines.append(f"link {link.a} {reported}")
-        for gpu, share in self.scale_up.items():
-            lines.append(f"scale-up {gpu} has {share:.3g} of its rate")
+        for gpus, share in self.scale_up.items():
+            lines.append(f"scale-up {':'.join(gpus)} has {share:.3g} of its rate")
         return lines
 
     def as_data(self) -> dict[str, object]:

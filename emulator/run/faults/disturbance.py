@@ -153,7 +153,8 @@ def _idle(
     moments = expected.moments
     for place in places:
         before = moments[place - 1].condition if place else SOUND
-        if not expected.copying.isdisjoint(_paced(before, moments[place].condition)):
+        paced = list(_paced(before, moments[place].condition))
+        if any(set(gpus) <= set(pair) for gpus in paced for pair in expected.copying):
             return False
         struck.update(_struck(before, moments[place].condition, topology))
     ends = {str(end) for link in struck for end in link.ends}
@@ -166,10 +167,10 @@ def _idle(
     return not any(carried) and (bool(carried) or any(moments[place].scale_up for place in places))
 
 
-def _paced(before: Condition, after: Condition) -> Iterator[str]:
-    """Yield the GPUs of which other shares of their scale-up rates are left."""
+def _paced(before: Condition, after: Condition) -> Iterator[tuple[str, ...]]:
+    """Yield the GPUs, or pairs of them, whose scale-up links have another share left."""
     was, left = before.left_of_scale_up, after.left_of_scale_up
-    yield from (gpu for gpu in {*was, *left} if was.get(gpu) != left.get(gpu))
+    yield from (gpus for gpus in {*was, *left} if was.get(gpus) != left.get(gpus))
 
 
 def _struck(before: Condition, after: Condition, topology: Topology) -> Iterator[Link]:

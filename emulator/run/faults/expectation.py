@@ -105,7 +105,7 @@ class FaultExpectation:
     ``cut_off`` the GPUs cut off then, and ``cut_pairs`` the pairs of others.  ``lacking`` are the
     pairs (sender first) that the trial has send and that cannot then; ``severed`` those that cannot
     from the last moment on.  ``static``: switches far away get no notice of a dead cable.  ``gpus``
-    are those of all ranks, and ``copying`` those with copies over their scale-up networks.
+    are those of all ranks, and ``copying`` the pairs with copies over their scale-up networks.
     """
 
     moments: Sequence[Moment]
@@ -116,7 +116,7 @@ class FaultExpectation:
     lacking: Sequence[frozenset[Pair]]
     static: bool
     gpus: Sequence[str]
-    copying: frozenset[str]
+    copying: frozenset[Pair]
     reach: Reach
 
     @classmethod
@@ -170,7 +170,7 @@ class FaultExpectation:
             lacking=without,
             static=topology.profile.control_plane == STATIC,
             gpus=[gpu.name for gpu in topology.gpus],
-            copying=frozenset(name for part in copies for pair in part for name in pair),
+            copying=frozenset[Pair]().union(*copies),
             reach=reach,
         )
 

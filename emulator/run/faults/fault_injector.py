@@ -125,7 +125,7 @@ class FaultInjector:
         self._note(requested)
 
     def pace_scale_up(self, steps: Paces) -> None:
-        """From each time on leave the named GPUs that much of their scale-up rate, others all.
+        """From each time on leave scale-up links the named shares of their rates, others all.
 
         What is on a link is not lost, so that all is known before it is due.
         """

@@ -28,8 +28,8 @@ the one before.
 ``ber=``               chance of each bit to be wrong, as in ``ber=1e-7``: such a frame is lost
 ``corrupt=``           chance of each frame to have a bit inverted
 ``links=``             how many links to its scale-up switch a GPU has left, as in ``links=10``;
-                       ``rate=`` what is left of its rate, of a mesh over all links alike.  Its
-                       copies go on with that, and wait while all links are ``down``
+                       ``rate=`` what is left of its rate, of a mesh over all links alike.  Copies
+                       go on with that, and wait while what they go over is ``down``
 ``heal``               the end of all silent faults of the link, ``blackhole`` and its like, or of
                        a scale-up network's ``links=`` and ``rate=``
 =====================  ===========================================================================
@@ -109,7 +109,8 @@ Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no 
   nic GPU[:PORT]   down|up|flap                                those of the GPU
   gpu NAME         dead                                        its NIC keeps carrier; run only
   server NAME      dead                                        its GPUs and all of its cables
-  scale-up GPU     down|up|flap  links=10  rate=250GB/s  heal  all of its links; run only"""
+  scale-up GPU     down|up|flap  links=10  rate=250GB/s  heal  all of its links; run only
+  scale-up GPU:GPU down|up|flap  rate=20GB/s  heal             of a mesh or ring; run only"""
 
 
 def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
@@ -171,9 +172,9 @@ def after(condition: Condition, clause: Clause) -> Condition:
     """
     one, links = clause.element, clause.element.links
     if one.scale_up is not None and clause.verb in ("set", "heal"):
-        left = {gpu: share for gpu, share in condition.scale_up.items() if gpu not in one.gpus}
+        left = {gpus: share for gpus, share in condition.scale_up.items() if gpus != one.gpus}
         if clause.verb == "set":
-            left[one.gpus[0]] = min(share for _, share in clause.settings)
+            left[one.gpus] = min(share for _, share in clause.settings)
         elif len(left) == len(condition.scale_up):
             raise _unstruck(clause, condition)
         return replace(condition, scale_up=left)

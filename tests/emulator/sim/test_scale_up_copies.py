@@ -61,7 +61,7 @@ def test_copies_of_several_gpus_share_the_ingress() -> None:
 
 def test_a_gpu_with_fewer_links_is_slower_until_it_has_all() -> None:
     mine = copies([])
-    mine.pace([(1000, {0: 0.5, 2: 0.1}), (5000, {2: 0.1})])
+    mine.pace([(1000, {(0,): 0.5, (2,): 0.1}), (5000, {(2,): 0.1})])
     assert mine.occupy(1000, 500, 2) == (2000, 2100)  # its port takes all copies alike
     assert mine.occupy(5000, 500, 2) == (5500, 5600)
     mine.pace([])
@@ -70,7 +70,7 @@ def test_a_gpu_with_fewer_links_is_slower_until_it_has_all() -> None:
 
 def test_a_copy_goes_on_with_what_is_left_and_waits_where_nothing_is() -> None:
     mine = copies([])
-    mine.pace([(1250, {0: 0.5}), (1450, {0: 0.0}), (2450, {})])
+    mine.pace([(1250, {(0,): 0.5}), (1450, {(0,): 0.0}), (2450, {})])
     assert mine.occupy(1000, 500, 1) == (2600, 2700)  # 250 + 100 + 0 + 150
     assert mine.occupy(1000, 100, 1) == (2700, 2800)
 
@@ -78,17 +78,19 @@ def test_a_copy_goes_on_with_what_is_left_and_waits_where_nothing_is() -> None:
 def test_a_copy_comes_in_with_what_its_receiver_has_left() -> None:
     heard: list[CopyNotice] = []
     mine = copies(heard)
-    mine.pace([(0, {0: 0.5}), (50, {0: 0.0}), (80, {})])
+    mine.pace([(0, {(0,): 0.5}), (50, {(0,): 0.0}), (80, {})])
     mine.arrive(notice(1, 60, carried=60))  # 25 octets by 50, and all others from 80 on
     assert [one.deliver_at for one in heard] == [115]
 
 
 def test_a_link_of_a_mesh_is_as_fast_as_the_slower_end() -> None:
     mine = copies([], ScaleUpLink(8_000_000_000, 100, shared=False))
-    mine.pace([(0, {2: 0.5}), (5000, {0: 0.25, 2: 0.5})])
+    mine.pace([(0, {(2,): 0.5}), (5000, {(0,): 0.25, (2,): 0.5}), (20000, {(0, 2): 0.1})])
     assert mine.occupy(1000, 500, 1) == (1500, 1600)
     assert mine.occupy(1000, 500, 2) == (2000, 2100)
     assert mine.occupy(9000, 500, 1) == mine.occupy(9000, 500, 2) == (11000, 11100)
+    assert mine.occupy(20000, 500, 1) == (20500, 20600)  # its link is whole
+    assert mine.occupy(20000, 500, 2) == (25000, 25100)
 
 
 def test_only_what_left_a_dead_gpu_whole_arrives() -> None:

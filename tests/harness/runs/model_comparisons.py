@@ -192,7 +192,7 @@ SYSTEMS: Mapping[str, Sequence[str]] = {
     },
     "scale-up fault": (
         *("alltoall", "--topology", f"{FEW},scale_up=mi300x", "--sizes", "256KiB"),
-        *("--fault", "t=1us scale-up h0g0 rate=16GB/s; t=2us down; t=4us up; t=5us heal"),
+        *("--fault", "t=1us scale-up h0g0:h0g1 rate=16GB/s; t=2us scale-up h0g0 down; t=4us up"),
     ),
     "8 planes": (
         *("permutation", "--topology", "fabric_planes:nic_ports=8,nic_rate=100Gbps"),

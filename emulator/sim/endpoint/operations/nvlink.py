@@ -56,8 +56,9 @@ class ScaleUpLink:
         return -(-bits // self.rate_bps)
 
 
-#: From each time (fabric ns) on, what the GPUs named have of their scale-up rates; others all.
-Paces = Sequence[tuple[int, Mapping[str, float]]]
+#: From each time (fabric ns) on, the share that is left of the rate of a GPU's scale-up links, or
+#: of the link between two; others have all.
+Paces = Sequence[tuple[int, Mapping[tuple[str, ...], float]]]
 
 
 class Pace:

@@ -126,8 +126,8 @@ def test_a_gpu_loses_links_of_its_scale_up_network() -> None:
     text = "t=0us scale-up h0g1 links=9; t=0us scale-up h1g0 rate=30GB/s"
     first, last = timeline([text], fabric)
     assert first.scale_up
-    assert dict(first.condition.scale_up) == {"h0g1": 0.75}
-    assert dict(last.condition.scale_up) == {"h0g1": 0.75, "h1g0": 0.1}
+    assert dict(first.condition.scale_up) == {("h0g1",): 0.75}
+    assert dict(last.condition.scale_up) == {("h0g1",): 0.75, ("h1g0",): 0.1}
     assert last.condition.words()[0] == "scale-up h0g1 has 0.75 of its rate"
     assert not last.condition.sound
     assert not last.condition.separates
@@ -140,12 +140,23 @@ def test_links_of_a_scale_up_network_fail_and_come_back() -> None:
     text = "t=1us scale-up h0g1 links=9; t=2us down; t=3us up; t=4us heal; t=5us flap every=2us"
     moments = timeline([f"{text} for=2us"], fabric)
     left = [dict(moment.condition.left_of_scale_up) for moment in moments]
-    assert left == [{"h0g1": 0.75}, {"h0g1": 0}, {"h0g1": 0.75}, {}, {"h0g1": 0}, {}]
+    own = ("h0g1",)
+    assert left == [{own: 0.75}, {own: 0}, {own: 0.75}, {}, {own: 0}, {}]
     assert moments[1].condition.words() == [
         "scale-up h0g1 down",
         "scale-up h0g1 has 0.75 of its rate",
     ]
     assert not moments[1].condition.separates  # its GPU lives
+
+
+def test_a_link_of_a_mesh_is_named_by_both_of_its_ends() -> None:
+    fabric = catalogue.load("rail_clos:hosts=2,gpus_per_host=4,scale_up=mi300x")
+    text = "t=1us scale-up h0g2:h0g1 rate=16GB/s; t=2us scale-up h0g1:h0g2 down; t=3us up"
+    first, second, _ = timeline([text], fabric)
+    assert dict(first.condition.scale_up) == {("h0g1", "h0g2"): 0.25}
+    assert second.condition.words()[0] == "scale-up h0g1:h0g2 down"
+    with pytest.raises(UserError, match="h0g2 has no link to 'h1g2'; it has links to h0g0, h0g1"):
+        timeline(["t=1us scale-up h0g2:h1g2 rate=16GB/s"], fabric)
 
 
 def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
@@ -185,6 +196,10 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms gpu h0g0 loss=1%", "'loss=1%' is nothing that happens to a gpu; take one of dead"),
         ("t=0us scale-up h0g0 rate=9Tbps", "at most the 3.6 Tbps of scale-up h0g0; leave it out"),
         ("t=0us scale-up h0g0 links=3", "no known number of links to a switch; write rate="),
+        (
+            "t=0us scale-up h0g0:h0g1 rate=1Gbps",
+            "links of h0g0 lead to a switch; write scale-up",
+        ),
         ("t=0us scale-up h0g0 links", "'links' is nothing .* without its value, as in links=10"),
         ("t=0us scale-up h0g0 down", "stays down, and its copies wait.*say when it is up, or take"),
         ("t=0us scale-up h0g0 up", "scale-up h0g0 is not down then; take the clause out"),
