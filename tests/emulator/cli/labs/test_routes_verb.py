@@ -1,6 +1,7 @@
 """``uetemu routes`` without a lab: the page of a fabric, and sentences."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -9,6 +10,7 @@ from emulator.cli.labs.routes_verb import command
 from emulator.dataplane.control_plane import routing_tables
 from emulator.dataplane.control_plane.routing_tables import RoutesRecord, computed
 from emulator.errors import UserError
+from tests.harness.runs.modelled_run import ModelledRun
 from topologies import catalogue
 from topologies.model import TopologyError
 
@@ -32,6 +34,16 @@ def test_json_has_the_same() -> None:
     record = json.loads(routes("spine0", *FABRIC, "--format", "json").stdout)
     assert record["node"] == "spine0"
     assert {row["prefix"] for row in record["routes"]} >= {"10.0.1.0/24", "10.0.2.0/24"}
+
+
+def test_a_run_on_a_model_has_what_bgp_ends_with(tmp_path: Path) -> None:
+    fabric = ("--topology", "rail_clos:hosts=2,gpus_per_host=2", "--sizes", "4KiB")
+    run = ModelledRun(tmp_path, "sendrecv", *fabric, "--control-plane", "ebgp")
+    status, _, errors = run.communicate()
+    assert status == 0, errors
+    shown = routes("rail0", "--run", str(run.folder)).stdout
+    assert "Adj-RIB-In: not known: no daemon was asked" in shown
+    assert "| 10.0.2.0/24    | bgp: up0 (172.16.0.1), up1 (172.16.0.3) |" in shown
 
 
 def test_a_node_of_other_networks_of_a_cluster_is_found() -> None:
