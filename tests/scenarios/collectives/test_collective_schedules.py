@@ -11,6 +11,7 @@ from emulator.errors import UserError
 from emulator.scenario import Trial
 from emulator.sim.endpoint.operations.schedule import Copy, Receive, Schedule, Write
 from scenarios.collectives.algorithm_registry import algorithm_of, algorithms
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.collective_benchmarks import ALL, FIRST, IN_PLACE
 from tests.harness.runs.schedule_executor import Executor, hazards
 from topologies.catalogue import load
@@ -86,7 +87,7 @@ def test_nothing_is_touched_by_two_without_an_order(name: str, algorithm: str, s
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [one for one in ALL if one[0] in IN_PLACE])
-@pytest.mark.parametrize("spec", FABRICS)
+@pytest.mark.parametrize("spec", nightly_beyond(3, FABRICS))
 def test_results_replace_sources(name: str, algorithm: str, spec: str) -> None:
     one = trial(name, spec, sizes="1000", algorithm=algorithm, in_place="1")
     for schedule in one.compile():

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.root
 #: Files of a run folder that tell of nothing but the fabric.
 ALIKE = ("telemetry.csv", "line_telemetry.csv", "timeline.json", "fabric.json", "capture.pcapng")
 
-EBGP = ("--control-plane", "ebgp", "--convergence", "20us")
+EBGP = ("--control-plane", "ebgp:bfd=off", "--convergence", "20us")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from topologies import catalogue
 from topologies.stretch import stretch_of
 
 #: Scenarios that take long, and whose frames are of kinds that others have.
-LONG = ("ccsweep", "checkpoint", "inference", "jobs", "llm", "moe")
+LONG = ("ccsweep", "checkpoint", "inference", "jobs", "lbsweep", "llm", "moe")
 
 #: Systems that stand for the others where time is short.
 SHORT = ("scale-up fault", "16 planes", "no GPUDirect")

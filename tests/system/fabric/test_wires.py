@@ -179,7 +179,7 @@ def test_nobody_sends_unasked(lab: LabFactory, spec: str) -> None:
 
 
 def test_bgp_converges_over_wires_and_hears_of_a_pulled_cable(lab: LabFactory) -> None:
-    made = virtual(lab, chosen(catalogue.load(RAIL), "ebgp"))
+    made = virtual(lab, chosen(catalogue.load(RAIL), "ebgp:bfd=off"))
     cable = made.topology.link_at(CableEnd("rail0", "up0"))
     with tapped(made, 0) as tap:
         frames = [

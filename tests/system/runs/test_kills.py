@@ -32,7 +32,7 @@ from tests.harness.runs.processes import (
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 #: Kills of each test, and how many such tests there are, which workers share.
-KILLS, SHARES = 4, 5
+KILLS, SHARES = 2, 10
 #: Interrupts of one test: one in sixteen aborted a run when it was raised in compiled code.
 INTERRUPTS = 60
 #: What a run has written when its last moment begins, and how long (s) that may be.
