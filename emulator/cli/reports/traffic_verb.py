@@ -179,7 +179,7 @@ def _matching(patterns: Sequence[str], source: str, messages: Messages) -> Seque
     """Return the phases that any of the patterns names."""
     for pattern in patterns:
         if not fnmatch.filter(messages.phases, pattern):
-            known = ", ".join(messages.phases)
+            known = ", ".join(messages.phases) or "no message"
             raise UserError(f"{source} has no phase {pattern!r}; it has {known}")
     return [one for one in messages.phases if any(map(partial(fnmatch.fnmatch, one), patterns))]
 

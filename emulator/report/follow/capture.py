@@ -15,8 +15,16 @@ from emulator.dataplane.switch.pause import ETHERTYPE, duration_ns, quanta
 from emulator.dataplane.switch.switch_choice import requested
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord
-from emulator.run_files import EPOCH_S
+from emulator.run_files import CAPTURE, EPOCH_S
 from topologies.model import CableEnd, Topology, TopologyError
+
+
+def without_capture(folder: Path) -> str:
+    """Return why a run folder has no capture."""
+    if (folder / f"{CAPTURE}.gz").is_file():
+        return f"{CAPTURE}.gz is compressed: gunzip it"
+    return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
+
 
 #: What is said of a capture that ends within a packet.
 CUT = "{} ends in the middle of a packet, as of a run that was killed"
@@ -118,10 +126,8 @@ class CaptureStream:
 
     def __init__(self, path: Path, topology: Topology) -> None:
         if not path.is_file():
-            raise UserError(
-                f"{path.parent} has no {path.name}, which a packet is followed in; repeat the run "
-                "with --capture all"
-            )
+            reason = without_capture(path.parent)
+            raise UserError(f"{path.parent}: {reason}; or repeat the run with --capture all")
         self.path, self._topology = path, topology
         self._beyond: dict[CableEnd, frozenset[bytes]] = {}
         self.ports: frozenset[CableEnd] = frozenset()

@@ -90,10 +90,12 @@ class _Columns:
 
     def messages(self, gpus: Sequence[str], **more: Any) -> Messages:
         table = np.array(self.rows, np.int64).reshape(-1, 5).T
+        used, phase = np.unique(table[0], return_inverse=True)
+        names = list(self._phases)
         return Messages(
             gpus=gpus,
-            phases=tuple(self._phases),
-            phase=table[0],
+            phases=tuple(names[one] for one in used),
+            phase=phase,
             source=table[1],
             destination=table[2],
             octets=table[3],

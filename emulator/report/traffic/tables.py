@@ -15,7 +15,7 @@ import numpy as np
 from emulator.arithmetic import jain, max_mean, nearest_rank
 from emulator.errors import UserError
 from emulator.metrics import ENDPOINT, SWITCH
-from emulator.report.follow.capture import CaptureStream
+from emulator.report.follow.capture import CaptureStream, without_capture
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.port_series import PortSeries, read_series, window_of
 from emulator.report.run_folder import NO_ROW, RunRecord
@@ -392,7 +392,7 @@ def run_traffic(record: RunRecord, row: int, bounds: Bounds) -> CapturedTraffic 
         return NO_ROW
     window = window_of(record, row)
     if not (record.path / CAPTURE).exists():
-        return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
+        return without_capture(record.path)
     if record.by_host_clock or window is None:
         return "the run does not tell when its iterations were"
     most = bounds.largest_capture
@@ -400,16 +400,15 @@ def run_traffic(record: RunRecord, row: int, bounds: Bounds) -> CapturedTraffic 
         return f"{CAPTURE} has more than {most >> 20} MiB: uetemu traffic {record.name} counts it"
     begin, end = (EPOCH_S * 10**9 + round(at * 1000) for at in (window.begin_us, window.end_us))
     stream = CaptureStream(record.path / CAPTURE, record.topology)
-    return captured(stream, record.topology, (begin, end))
+    found = captured(stream, record.topology, (begin, end))
+    words = "the captured ports saw no packet; --capture chooses ports"
+    return found if found.links else f"{words}; {found.cut}".removesuffix("; ")
 
 
 def _packet_phases(
     messages: Messages, traffic: CapturedTraffic, topology: Topology, bounds: Bounds
 ) -> Figure:
     """Return what each phase is on the links that GPUs send on; if none is captured, on all."""
-    if not traffic.links:
-        (reasoned,) = without((PHASES,), "the captured ports saw no packet")
-        return reasoned
     injected = [one for one in traffic.links if one.injects]
     observed = replace(traffic, links=injected or traffic.links)
     phases = {one: packets_of(messages.of(one), observed, topology) for one in messages.phases}
@@ -466,16 +465,13 @@ def _captured_ports(
     captured = frozenset(str(one.sender) for one in whole.links)
     counted = RowPorts(row=0, span_us=part.length_us, observes=frozenset(), ports=sent)
     return [
-        replace(one, point=CAPTURED, note=f"Captured ports alone. {one.note}")
+        replace(one, point=CAPTURED, note="" if one.reason else f"Captured ports alone. {one.note}")
         for one in port_tables(counted, topology, captured, "The time of the phase.")
     ]
 
 
 def packet_tables(traffic: CapturedTraffic, topology: Topology, bounds: Bounds) -> list[Figure]:
-    """Return the tables of captured links."""
-    if not traffic.links:
-        words = "the captured ports saw no packet; --capture chooses ports"
-        return without(OF_PACKETS, f"{words}; {traffic.cut}" if traffic.cut else words)
+    """Return the tables of captured links, of which there are some."""
     tiers: dict[str, list[LinkFrames]] = {}
     for link in sorted(traffic.links, key=lambda one: str(one.sender)):
         tiers.setdefault(link.tier, []).append(link)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from emulator.dataplane.capture.pcapng import read_packets
-from emulator.report.follow.capture import CUT
+from emulator.report.follow.capture import CUT, without_capture
 from emulator.report.run.figures import vega_lite as vl
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.port_series import capture_filter, window_of
@@ -139,7 +139,7 @@ def _unusable(record: RunRecord) -> str | None:
     if not record.rows:
         return NO_ROW
     if not (record.path / CAPTURE).exists():
-        return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
+        return without_capture(record.path)
     if record.by_host_clock:
         return (
             "the capture has the times of the host's clock, which belong to no time of an "

@@ -162,6 +162,13 @@ def test_a_scenario_has_its_phases_without_a_fabric() -> None:
         assert "needs a fabric" in tables["packets"]["reason"]
 
 
+def test_a_phase_without_a_message_is_none(tmp_path: Path) -> None:
+    ranks = "rank 0 {\nl1: calc 5000\n}\nrank 1 {\nl1: calc 5\n}\n"
+    (tmp_path / "idle.goal").write_text(f"num_ranks 2\n{ranks}")
+    refusal = CliRunner().invoke(command, [f"{tmp_path}/idle.goal", "--phase", "*"]).exception
+    assert "has no phase '*'; it has no message" in str(refusal)
+
+
 def test_what_has_no_such_phase_has_a_sentence(folder: Path, tmp_path: Path) -> None:
     bare = write_folder(tmp_path / "run", result(row(), row()))
     for source, options, sentence in (

@@ -249,7 +249,14 @@ def test_a_cut_capture_counts_what_it_has(folder: Path, tmp_path: Path) -> None:
     )
     assert 0 < packets["data"][0]["packets"] < counted(folder)["packets"]["data"][0]["packets"]
     (tmp_path / "cut/capture.pcapng").write_bytes(b"no capture")
-    assert "is damaged after frame 0" in counted(tmp_path / "cut")["packets"]["reason"]
+    tables = counted(tmp_path / "cut")
+    for name in ("packets", "packet-phases"):
+        assert "is damaged after frame 0" in tables[name]["reason"]
+    (tmp_path / "cut/capture.pcapng").rename(tmp_path / "cut/capture.pcapng.gz")
+    assert (
+        "capture.pcapng.gz is compressed: gunzip it"
+        in counted(tmp_path / "cut")["packets"]["reason"]
+    )
 
 
 def test_each_missing_file_is_named_in_its_place(folder: Path, tmp_path: Path) -> None:
