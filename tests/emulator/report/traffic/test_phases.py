@@ -9,16 +9,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from emulator.cli.reports.traffic_verb import command
 from emulator.errors import UserError
 from emulator.report.run_folder import RunRecord
+from emulator.report.traffic.frames import CapturedTraffic, FiveTuple, LinkFrames
 from emulator.report.traffic.measures import entropy_bits
+from emulator.report.traffic.messages import Messages
+from emulator.report.traffic.phases import packets_of
 from tests.harness.runs.modelled_run import ModelledRuns
 from tests.harness.runs.written_folder import result, row, write_folder
 from topologies.addressing import gpu_address
+from topologies.catalogue import load
+from topologies.model import CableEnd
 
 SPEC = "rail_clos:hosts=4,gpus_per_host=1,spines=1"
 EPOCH_S = 946_684_800
@@ -160,6 +166,36 @@ def test_a_scenario_has_its_phases_without_a_fabric() -> None:
     for name, tables in phases.items():
         assert {one["phase"] for one in tables["messages"]["data"]} == {name}
         assert "needs a fabric" in tables["packets"]["reason"]
+
+
+def test_packets_of_a_tunnel_count_by_time_alone() -> None:
+    topology = load(SPEC)
+    first, second, *_ = (str(gpu_address(gpu).ip) for gpu in topology.gpus)
+    numbers, ones = np.arange(4), np.ones(1, np.int64)
+    link = LinkFrames(
+        sender=CableEnd("rail0", "up0"), tier="rail to spine", injects=False, delivers=False,
+        rate_bps=10**9, begin_us=np.array([1.0, 1.0, 1.0, 9.0]), octets=np.full(4, 100),
+        tuples=np.array([0, 1, 2, 1]), services=numbers, ttl=numbers,
+        packets=numbers,
+    )  # fmt: skip
+    traffic = CapturedTraffic(
+        links=[link],
+        tuples=[
+            FiveTuple(first, second, 17, 1, 4793),
+            FiveTuple("192.0.2.1", "192.0.2.2", 17, 1, 4789),
+            FiveTuple(first, "10.0.1.4", 17, 1, 4793),
+        ],
+        services=("UET",),
+        times=(np.array([0.0]), np.array([10.0])),
+    )
+    messages = Messages(
+        gpus=[gpu.name for gpu in topology.gpus], phases=("p",), phase=0 * ones, source=0 * ones,
+        destination=ones, octets=ones, over_fabric=ones > 0,
+        begin_us=np.array([0.5]), end_us=np.array([2.0]), over_us=np.array([3.0]),
+    )  # fmt: skip
+    found = packets_of(messages, traffic, topology)
+    assert found.links[0].services.tolist() == found.links[0].packets.tolist() == [0, 1]
+    assert found.length_us == 2.5
 
 
 def test_a_phase_without_a_message_is_none(tmp_path: Path) -> None:
