@@ -299,11 +299,12 @@ def refuse_idle(parameters: Any, names: Iterable[str], reason: str) -> None:
 
 
 def parameter_lines(kind: Any) -> str:
-    """Return a line for each field of ``kind``: name, default, meaning."""
+    """Return a line for each field of ``kind``: name, default as a user writes it, meaning."""
     lines = []
     for item in dataclasses.fields(kind):
         values = item.default if isinstance(item.default, tuple) else (item.default,)
-        given = f"{item.name}={','.join(map(str, values))}"
+        shown = getattr(item.metadata["kind"], "format", str)
+        given = f"{item.name}={','.join(shown(value).replace(' ', '') for value in values)}"
         lines.append(f"  {given:<24} {item.metadata['help']}")
     return "\n".join(lines)
 

@@ -37,6 +37,7 @@ less queueing has a shorter one.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -200,16 +201,23 @@ def _bursts(
     rng, domains = random.Random(f"poisson incast {seed}"), scale_up_domains(topology)
     octets = parameters.incast * parameters.incast_size
     mean_ns = octets * 8e9 / (parameters.incast_load * sum(_rates_bps(topology)))
+    fewest = len(domains) - max(Counter(domains).values())
+    if parameters.incast > fewest:
+        raise UserError(
+            f"incast is {parameters.incast}, and {fewest} GPUs of {topology.name} are on other "
+            "servers than a receiver; take fewer, or more hosts"
+        )
     found: list[Arrival] = []
     now = rng.expovariate(1 / mean_ns)
+    if now >= until_ns:
+        raise UserError(
+            f"incasts come every {format_time(round(mean_ns))} on average, and flows arrive for "
+            f"{format_time(round(until_ns))}, in which seed {seed} has none: take more flows, a "
+            "larger incast_load or a smaller incast_size"
+        )
     while now < until_ns:
         receiver = rng.randrange(len(domains))
         able = [rank for rank, one in enumerate(domains) if one != domains[receiver]]
-        if parameters.incast > len(able):
-            raise UserError(
-                f"incast is {parameters.incast}, and {len(able)} GPUs of {topology.name} are on "
-                "other servers than a receiver; take fewer, or more hosts"
-            )
         for source in rng.sample(able, parameters.incast):
             found.append(Arrival(max(1, round(now)), source, receiver, parameters.incast_size))
         now += rng.expovariate(1 / mean_ns)

@@ -173,3 +173,17 @@ def test_rows_of_one_program_compile_it_once(tmp_path: Path) -> None:
     for trial in loaded.schedules(loaded.parameters({}), load_topology("pod:hosts=2"), 1):
         assert trial.compile() == trial.compile() == ()
     assert loaded.module.calls == [1]
+
+
+@pytest.mark.parametrize("name", scenario.names())
+def test_the_sheet_has_defaults_as_users_write_them(name: str) -> None:
+    form = scenario.load(name)
+    kind = form.module.Parameters
+    lines = form.sheet().rpartition(f"{name} takes:\n")[2].splitlines()
+    stated = dict(line.split()[0].split("=", 1) for line in lines)
+    given = {
+        key: value
+        for key, value in stated.items()
+        if (name, key) not in {("trace", "root"), ("trace", "unpacked")} and value
+    }
+    assert form.parameters(given) == kind()

@@ -103,6 +103,7 @@ def test_bursts_meet_at_one_gpu() -> None:
         ({"size_scale": "0"}, "size_scale"),
         ({"incast_size": "4KiB"}, "incast_size changes nothing"),
         ({"incast": "3"}, "incast is 3, and 2 GPUs"),
+        ({"incast": "1", "incast_size": "1GiB"}, "in which seed 1 has none: take more flows"),
         ({"duration": "1us", "flows": "9"}, "flows changes nothing beside duration"),
         ({"duration": "1ns"}, "no flow arrives within the duration of 1 ns"),
         ({"duration": "1s", "sizes": "hadoop"}, "more than 16384 flows arrive within"),
