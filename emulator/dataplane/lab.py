@@ -375,7 +375,7 @@ class Lab:
         """Counters of all ports here, or those of ``nodes``, by ``node:port``, in their order."""
         found: dict[str, PortCounters] = {}
         for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
-            ports = self._read_ports(node.name) if self.wires.here(node.name) else {}
+            ports = read_ports(self.kernel(node.name)) if self.wires.here(node.name) else {}
             for port in node.ports:
                 if port.name in ports:
                     found[f"{node.name}:{port.name}"] = ports[port.name]
@@ -385,9 +385,6 @@ class Lab:
         """Packets that switches had no way for, since the lab was built."""
         switches = [one.name for one in self.topology.switches if self.wires.here(one.name)]
         return sum(self.inside(name, unrouted_packets) for name in switches)
-
-    def _read_ports(self, node: str) -> dict[str, PortCounters]:
-        return read_ports(self.kernel(node))
 
     def kernel(self, node: str) -> RouteSocket:
         """A netlink socket in the namespace of ``node``, or of the wires."""

@@ -113,7 +113,7 @@ def _of_row(row: Row, key: str) -> Any:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    if _all_numbers(values):
+    if all(isinstance(one, int | float) for one in values):
         middle = median(values)
         if math.isinf(middle):
             return None
@@ -123,10 +123,6 @@ def _joined(values: Sequence[Any]) -> Any:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _all_numbers(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, int | float) for one in values)
 
 
 def all_whole(numbers: Sequence[float]) -> bool:

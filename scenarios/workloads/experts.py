@@ -399,7 +399,7 @@ class ExpertProgram:
                 hop = exchange.hops[number]
                 first = number == 0
                 back = self._new("results back", hop.sources, sizes.combine_bytes)
-                back = self._moved(_reversed(hop), rows, back, sizes.combine_bytes)
+                back = self._moved(RowHop(hop.taken, hop.counts.T), rows, back, sizes.combine_bytes)
                 counts = [exchange.tokens] * len(rows) if first else exchange.hops[0].arrivals
                 sums = self._new(OUTPUTS if first else "sums", counts, sizes.combine_bytes)
                 rows = self._summed(back, indices[number], sums)
@@ -557,10 +557,6 @@ class ExpertProgram:
 
 def _part(rows: TokenRows, first: int, count: int, width: int) -> Region:
     return Region(rows.region.buffer, rows.region.offset + first * width, count * width)
-
-
-def _reversed(hop: RowHop) -> RowHop:
-    return RowHop(hop.taken, hop.counts.T)
 
 
 def flattened(routes: Sequence[Numbers]) -> np.ndarray:

@@ -75,7 +75,7 @@ def cut_bound_ns(
     topology: Topology, messages: Sequence[Crossing], changes: Sequence[Change] = ()
 ) -> float:
     """The bound described above over all cuts, in ns; infinite if a cut stays without capacity."""
-    faulted = {end.node for change in changes for end in _both(topology, change.end)}
+    faulted = {end.node for change in changes for end in topology.link_at(change.end).ends}
     delays = _Delays(topology)
     sent, received = defaultdict(list), defaultdict(list)
     for message in messages:
@@ -127,10 +127,6 @@ def _tunnel_octets(
         for passage in passages
     )
     return message.packets * VXLAN_OVERHEAD if passages and tunnelled else 0
-
-
-def _both(topology: Topology, end: CableEnd) -> tuple[CableEnd, CableEnd]:
-    return topology.link_at(end).ends
 
 
 def _groups(topology: Topology, faulted: Iterable[str]) -> list[frozenset[str]]:

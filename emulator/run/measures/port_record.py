@@ -122,7 +122,7 @@ def changes(
     """
     return {
         name: PortRecord(
-            kernel=_kernel_change(kernel[0][name], port),
+            kernel=_combined(port, kernel[0][name], -1),
             asic=_asic_change(asic[0].get(name), asic[1].get(name)),
             pause=cable_counters.change(pauses[0].get(name), pauses[1][name])
             if name in pauses[1]
@@ -163,10 +163,6 @@ def _deeper(depth: QueueDepth, earlier: QueueDepth) -> QueueDepth:
         histogram = tuple(a + b for a, b in zip(histogram, earlier.histogram, strict=True))
     deepest = max(depth.max_bytes, earlier.max_bytes)
     return QueueDepth(depth.bytes, deepest, histogram, depth.bin_bytes)
-
-
-def _kernel_change(before: PortCounters, after: PortCounters) -> PortCounters:
-    return _combined(after, before, -1)
 
 
 def _asic_change(before: AsicCounters | None, after: AsicCounters | None) -> AsicCounters | None:

@@ -20,7 +20,6 @@ from emulator.cluster.nvme_tcp.initiator.controller_session import (
     ControllerFacts,
     ControllerSession,
     Dialer,
-    HostLink,
     NamespaceFacts,
     dial,
 )
@@ -257,7 +256,7 @@ class NvmeHost:
     ) -> bytes:
         """Carry out an I/O command, again after a broken connection or a passing error."""
         for attempt in range(self.options.retries + 1):
-            link = _least_busy(await self._connected())
+            link = min((await self._connected()).io, key=lambda link: link.outstanding)
             try:
                 done = await link.submit(
                     request,
@@ -337,10 +336,6 @@ class NvmeHost:
                 return True
         self._lost = f"the controller of {self.options.subsystem} is lost: {reason}"
         return False
-
-
-def _least_busy(session: ControllerSession) -> HostLink:
-    return min(session.io, key=lambda link: link.outstanding)
 
 
 def _counts_of(session: ControllerSession) -> Counter[str]:
