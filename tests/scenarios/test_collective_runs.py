@@ -7,7 +7,7 @@ import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.collective_benchmarks import ALL, FIRST
-from tests.harness.runs.processes import SMALL
+from tests.harness.runs.processes import SMALL, ended
 
 #: Each collective over both transports; its other algorithms, whose schedules are executed in
 #: memory by other tests, are nightly.
@@ -28,8 +28,7 @@ def test_every_element_arrives(
         "--capture", "none",
         "--param", f"algorithm={algorithm}", scenario=scenario,
     )  # fmt: skip
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     assert run.result["fidelity"]["verdict"] == "exact"
     rows = run.result["rows"]
     sizes = [4096, 65536]
@@ -59,8 +58,7 @@ def test_types_operations_and_communicators(
     scenario, *pairs = given
     options = [word for pair in pairs for word in ("--param", pair)]
     run = start(*SMALL, "--sizes", "12KiB", "--capture", "none", *options, scenario=scenario)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["fabric_bytes"] == row["fabric_bytes_derived"] > 0
@@ -68,8 +66,7 @@ def test_types_operations_and_communicators(
 
 def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., RunProcess]) -> None:
     run = start(*SMALL, "--sizes", "4KiB", "--capture", "none", "--param", "check=0")
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert run.result["rows"][0]["wrong"] is None
     (line,) = [line for line in output.splitlines() if line and not line.startswith("#")]
     assert line.split()[8] == "N/A"
@@ -82,8 +79,7 @@ def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., RunProcess])
         "--seeds", "1",
         "--param", "in_place=both", scenario="allgather",
     )  # fmt: skip
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     report = json.loads((run.folder / "nccl-tests.json").read_text())
     rows = run.result["rows"]
     assert [row["place"] for row in rows] == ["out", "in"] * 4

@@ -9,6 +9,7 @@ from emulator.dataplane.switch.switch_fitting import fit
 from emulator.errors import UserError
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.run.measures.cuts import Crossing, cut_bound_ns
+from tests.harness.runs.processes import ended
 from topologies.catalogue import load
 from topologies.model import Topology
 
@@ -29,8 +30,7 @@ def test_allreduce_is_right(start: Callable[..., RunProcess], spec: str, transpo
         *("--topology", spec, "--transport", transport, "--sizes", "16KiB"),
         *("--iterations", "1"),
     )
-    status, _, err = run.communicate()
-    assert status == 0, err
+    ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["time_us"] >= row["ideal_us"]
@@ -57,8 +57,7 @@ def test_cable_that_fails_for_a_while_costs_packets_and_no_octet(
         *("--capture", "none"),
         scenario="permutation",
     )
-    status, _, err = run.communicate()
-    assert status == 0, err
+    ended(run)
     (row,) = run.result["rows"]
     assert sum(row["lost_packets"].values()) > 0
     assert set(row["lost_packets"]) <= {"black_hole", "in_flight", "in_queue", "no_route"}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 FEW = (
     *("--capture", "none", "--param", "arrivals=0us,0us,0us", "--param", "output=3"),
@@ -18,8 +19,7 @@ def test_the_first_token_needs_prefill_transfer_and_a_step(
     start: Callable[..., RunProcess], transport: str
 ) -> None:
     run = start(*FEW, "--param", "models=8b", "--transport", transport, scenario="inference")
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert "# Out of bounds values : 0 OK" in output
     whole, layers = run.result["rows"]
     for row in (whole, layers):
@@ -42,8 +42,7 @@ def test_experts_over_two_hosts_share_the_fabric_with_caches(
 ) -> None:
     experts = ("--param", "decode_by=experts", "--param", "decode_gpus=8")
     run = start(*FEW, "--param", "models=8x7b", *experts, scenario="inference")
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     for row in run.result["rows"]:
         assert row["wrong"] == 0
         assert row["fabric_bytes"] > 3 * row["size_bytes"]

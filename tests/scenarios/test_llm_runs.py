@@ -8,6 +8,7 @@ import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.perfetto_rules import imported
+from tests.harness.runs.processes import ended
 
 PLAIN = ("--capture", "none")
 SHARES = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble")
@@ -23,8 +24,7 @@ def checked(run: RunProcess) -> list[dict[str, Any]]:
 
 def printed(run: RunProcess) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of a run that is right, and what it printed."""
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert "# Out of bounds values : 0 OK" in output
     assert run.result["fidelity"]["verdict"] == "exact"
     rows = run.result["rows"]

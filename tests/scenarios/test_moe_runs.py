@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 SMALL = (
     *("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1", "--capture", "none"),
@@ -18,8 +19,7 @@ def test_each_token_reaches_its_experts_and_comes_back(
     start: Callable[..., RunProcess], transport: str
 ) -> None:
     run = start(*SMALL, "--transport", transport, scenario="moe")
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert "# Out of bounds values : 0 OK" in output
     none, node = run.result["rows"]
     for row in (none, node):
@@ -37,8 +37,7 @@ def test_each_token_reaches_its_experts_and_comes_back(
 def test_a_lossy_cable_costs_time_and_no_token(start: Callable[..., RunProcess]) -> None:
     fault = ("--fault", "t=1us link rail0:down0 loss=10%", "--param", "dedup=none")
     run = start(*SMALL, *fault, scenario="moe")
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert sum(row["lost_packets"].values()) > 0

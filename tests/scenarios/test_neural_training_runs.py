@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 EPOCHS = ("--param", "epochs=3", "--capture", "none")
 TRAININGS = {
@@ -34,8 +35,7 @@ def test_weights_and_losses_are_those_of_one_gpu(
 ) -> None:
     arguments = (*EPOCHS, *TRAININGS[scenario], "--transport", transport)
     run = start(*arguments, scenario=scenario)
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert "# Out of bounds values : 0 OK" in output
     assert run.result["fidelity"]["verdict"] == "exact"
     for row in run.result["rows"]:
@@ -57,8 +57,7 @@ def test_models_have_the_gpus_and_the_traffic_that_they_need(
         *("--param", "scale=16384", "--transport", transport, "--capture", "none"),
         scenario="model_fit",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     rows = run.result["rows"]
     assert [(row["gpus"], row["servers"]) for row in rows] == [(1, 1), (2, 1), (11, 2)]
     assert [row["wrong"] for row in rows] == [0, 0, 0]
@@ -70,8 +69,7 @@ def test_models_have_the_gpus_and_the_traffic_that_they_need(
 
 def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., RunProcess]) -> None:
     run = start(*EPOCHS, "--param", "show=steps", scenario="model_parallel")
-    status, output, errors = run.communicate()
-    assert status == 0, errors
+    output = ended(run)
     assert "# mini-batch 1, micro-batch 1: layer 1: outputs (3x4)\n" in output
     assert " h0g0    h1g0    h2g0   (us; = NVLink, - fabric)\n" in output
     drawn = [line for line in output.splitlines() if " to the " in line]
@@ -139,6 +137,5 @@ def test_a_users_file_may_have_functions_of_its_own(
     file = tmp_path / "doubling.py"
     file.write_text(OWN)
     run = start("--capture", "none", scenario=str(file))
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     assert [row["wrong"] for row in run.result["rows"]] == [0]

@@ -10,6 +10,7 @@ import pytest
 from emulator import scenario
 from emulator.pytest_plugin.runs import RunProcess
 from tests import CHECKOUT
+from tests.harness.runs.processes import ended
 
 _SIM = "emulator/sim/README.md"
 _NVLS = "scenarios/collectives/README.md"
@@ -69,8 +70,7 @@ def test_a_figure_comes_out_again(
     name, *words = shlex.split(command)
     text = (CHECKOUT / page).read_text() if page else scenario.load(name).sheet()
     run = start(*words, "--capture", "none", scenario=name)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     rows = run.result["rows"]
     for key, printed in figures.items():
         stated = printed.split()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 #: Every GPU that the scale-up network joins to rank 0 copies to it at once.
 GATHER = '''"""Fan-in over the scale-up network."""
@@ -82,8 +83,7 @@ def test_a_gather_takes_what_the_receiver_can_take(
         *("--capture", "none"),
         scenario=str(path),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["ideal_us"] == pytest.approx(gather_us + 0.7, rel=0.01)
@@ -108,8 +108,7 @@ def test_copies_into_a_gpu_share_the_links_that_it_has_left(
         *("model", "--fault", fault, "--capture", "none"),
         scenario=str(path),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    out = ended(run)
     (row,) = run.result["rows"]
     assert row["time_min_us"] == pytest.approx(gather_us + 0.7, rel=0.01)
     assert row["slowdown"] == pytest.approx((gather_us + 0.7) / (3 * 2.33 + 0.7), rel=0.02)
@@ -127,8 +126,7 @@ def test_allreduce_over_links_without_a_switch(
         *("--topology", f"rail_clos:hosts=2,{parameters}", "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["cross_rail_hops"] == 0  # the ring stays on links and rails
@@ -140,8 +138,7 @@ def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., RunP
         *("--topology", "rail_clos:hosts=4,gpus_per_host=2,scale_up_hosts=4", "--sizes", "16KiB"),
         *("--iterations", "1", "--capture", "none"),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    ended(run)
     (row,) = run.result["rows"]
     assert row["wrong"] == 0
     assert row["data_packets"] == 0  # all GPUs are in one network

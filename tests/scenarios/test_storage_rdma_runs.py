@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 SMALL = ("cluster_storage:hosts=2", "shards=4", "shard=64KiB", "state=128KiB", "cache=64KiB")
 
@@ -19,8 +20,7 @@ def test_datasets_and_checkpoints_are_right_to_the_octet(
         *("--topology", topology, "--transport", transport, "--capture", "none", *given),
         scenario="storage_rdma",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     result = run.result
     assert result["fidelity"]["verdict"] == "exact"
     rows = result["rows"]
@@ -45,8 +45,7 @@ def test_a_part_of_it_is_known_by_the_name_that_it_has_over_tcp(
 ) -> None:
     topology, *_ = SMALL
     run = start("--topology", topology, "--capture", "none", *over, scenario=name)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     assert run.result["scenario"] == "storage_rdma"
     assert [row["work"] for row in run.result["rows"]] == works
 

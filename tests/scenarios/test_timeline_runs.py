@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.runs.perfetto_rules import Imported, imported
-from tests.harness.runs.processes import SMALL
+from tests.harness.runs.processes import SMALL, ended
 
 
 def opened(run: RunProcess) -> Imported:
     """The timeline of ``run``, which ends well."""
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     found = imported(json.loads((run.folder / "timeline.json").read_text()))
     assert found.troubles == []
     return found

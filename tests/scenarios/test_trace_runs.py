@@ -7,6 +7,7 @@ import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
 from tests import DATA
+from tests.harness.runs.processes import ended
 
 LIST = """\
 operation,size,ranks,root,duration,name,after,group,splits
@@ -36,8 +37,7 @@ def test_lists_and_goal_are_replayed(
     run = start(
         str(first), str(second), "--transport", transport, "--capture", "none", scenario="trace"
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     assert run.result["fidelity"]["verdict"] == "exact"
     rows = run.result["rows"]
     assert [row["trace"] for row in rows] == ["list.csv", "two.goal"]
@@ -79,8 +79,7 @@ def test_formats_of_other_tools_are_written_and_replayed(
     written = run.result["rows"][0]["written"]
     assert len(written) == 4 + 1 + 4 + 1
     again = start(*written, "--capture", "none", "--transport", transport, scenario="trace")
-    status, _, errors = again.communicate()
-    assert status == 0, errors
+    ended(again)
     rows = again.result["rows"]
     assert sorted(row["trace"] for row in rows) == ["out", "out", "out.cm", "out.goal"]
     for row in rows:
@@ -92,8 +91,7 @@ def test_formats_of_other_tools_are_written_and_replayed(
 def test_flows_of_a_matrix_have_completion_times(start: Callable[..., RunProcess]) -> None:
     matrix = DATA / "traces" / "messages_of_one_flow.cm"
     run = start(str(matrix), "--fabric", "model", scenario="trace")
-    status, out, errors = run.communicate()
-    assert status == 0, errors
+    out = ended(run)
     (row,) = run.result["rows"]
     assert row["flows"] == 3
     # Each of the messages takes 40,000 B of the link, and the headers, longer than the one before.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 
 #: Part that a time may lie beyond the reference's range.
 BAND = 0.15
@@ -30,8 +30,7 @@ def test_an_incast_takes_as_long_as_the_reference_s(
         *("--param", "victim=0", "--param", "warmups=0"),
         scenario="incast",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     (row,) = run.result["rows"]
     assert row["dropped_packets"] == row["retransmitted_packets"] == 0
     assert (1 - BAND) * least_us < row["time_us"] < (1 + BAND) * most_us
@@ -63,8 +62,7 @@ def test_a_victim_comes_back_as_it_does_in_the_reference(
         *("--param", "alone=0", "--param", "warmups=0"),
         scenario="victim",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     (row,) = run.result["rows"]
     assert row["dropped_packets"] == row["pauses"] == 0
     assert row["last_flow"] == "h0g0 to h5g0"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 
 TWO_PORTS = "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2"
 PLANES = f"{TWO_PORTS},planes=own"
@@ -17,8 +17,7 @@ def run(folder: Path, spec: str, *arguments: str) -> dict[str, Any]:
     size = () if "--sizes" in arguments else ("--sizes", "1MiB")
     words = ("--topology", spec, *size, "--iterations", "1", "--fabric", "model")
     process = begun(folder, *words, "--param", "warmups=0", "--capture", "none", *arguments)
-    status, _, errors = process.communicate()
-    assert status == 0, errors
+    ended(process)
     (row,) = process.result["rows"]
     assert row["wrong"] == 0
     return {

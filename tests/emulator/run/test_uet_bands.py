@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.nightly import nightly_beyond
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 
 
 def replayed(
@@ -21,8 +21,7 @@ def replayed(
     matrix.write_text("\n".join(["Nodes 32", f"Connections {len(flows)}", *lines, ""]))
     model = ("--fabric", "model", "--capture", "none")
     run = begun(folder, str(matrix), *model, *arguments, scenario="trace")
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     result: dict[str, Any] = run.result
     return result
 

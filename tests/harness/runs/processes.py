@@ -31,6 +31,13 @@ def spawned(folder: Path, *options: str, scenario: str = "allreduce") -> RunProc
     return RunProcess(folder, scenario, *options, checks=[held])
 
 
+def ended(run: RunProcess) -> str:
+    """What a run that ends well has printed."""
+    status, output, errors = run.communicate()
+    assert status == 0, errors
+    return output
+
+
 def user_environment() -> dict[str, str]:
     """Return what a login shell sets, and nothing that this machine sets for Python beside it."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "TERM") if name in os.environ}

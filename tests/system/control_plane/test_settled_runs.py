@@ -8,7 +8,7 @@ import pytest
 from emulator.dataplane.doctor import capabilities
 from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.nightly import nightly
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 
 pytestmark = pytest.mark.root
 
@@ -32,8 +32,7 @@ SWITCH = "t=10us switch {switch} down"
 def ran(tmp_path: Path, scenario: str, *arguments: str) -> RunProcess:
     common = ("--sizes", "256KiB", "--iterations", "1", "--capture", "none")
     run = begun(tmp_path, *common, *arguments, scenario=scenario)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     return run
 
 

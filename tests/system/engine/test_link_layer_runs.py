@@ -11,7 +11,7 @@ from emulator.sim.endpoint.operations.schedule import Receive, Write
 from emulator.sim.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.engine.linked_cable import Script
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 from tests.system.engine.test_times_by_hand import (
     CABLE_PS,
     FRAME,
@@ -82,8 +82,7 @@ def test_bit_errors_are_replayed_and_no_transport_sees_them(transport: str, tmp_
         *("--capture", "rail0:down0"),
         scenario="losssweep",
     )
-    status, out, errors = run.communicate()
-    assert status == 0, errors
+    out = ended(run)
     sound, struck = run.result["rows"]
     assert sound["replays"] == sound["wrong"] == struck["wrong"] == 0
     assert struck["replays"] > 0
@@ -108,8 +107,7 @@ def test_an_incast_with_credits_loses_nothing(transport: str, tmp_path: Path) ->
         *("--param", "senders=3", "--param", "size=256KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     (row,) = run.result["rows"]
     assert row["dropped_packets"] == row["trimmed_packets"] == row["retransmitted_packets"] == 0
     assert row["pauses"] is None
@@ -127,8 +125,7 @@ def test_frames_with_errors_are_lost_without_retry_and_no_credit_with_them(tmp_p
         *("--param", "size=128KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     (row,) = run.result["rows"]
     assert row["lost_packets"]["in_flight"] == row["link_lost_packets"] > 0
     assert row["wrong"] == 0
@@ -145,8 +142,7 @@ def test_a_link_that_gives_up_goes_on_without_retry(tmp_path: Path) -> None:
         *("--param", "size=64KiB", "--capture", "none"),
         scenario="incast",
     )
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     ports = run.result["ports"]
     assert sum(port["link"]["link_failures"] for port in ports.values()) > 0
     assert run.result["rows"][0]["link_lost_packets"] > 0
@@ -159,14 +155,12 @@ def test_rows_with_and_without_a_link_layer_leave_no_trace_in_each_other(tmp_pat
         *(tmp_path, "--transport", "uet@shallow:llr=on,uet@shallow,uet@lossless:cbfc=on", *common),
         scenario="losssweep",
     )
-    status, _, errors = both.communicate()
-    assert status == 0, errors
+    ended(both)
     for switch in ("shallow:llr=on", "shallow", "lossless:cbfc=on"):
         alone = begun(
             tmp_path, "--transport", "uet", "--switch", switch, *common, scenario="losssweep"
         )
-        status, _, errors = alone.communicate()
-        assert status == 0, errors
+        ended(alone)
         digests = [row["digest"] for row in alone.result["rows"]]
         beside = [row["digest"] for row in both.result["rows"] if row["switch"] == switch]
         assert beside == digests, json.dumps({switch: digests})

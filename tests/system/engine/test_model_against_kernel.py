@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.runs.processes import SMALL, begun
+from tests.harness.runs.processes import SMALL, begun, ended
 from tests.harness.runs.whole_run import assert_same_files
 
 pytestmark = pytest.mark.root
@@ -35,8 +35,7 @@ def test_a_model_leaves_the_kernels_files(
     folders = []
     for fabric in ("kernel", "model"):
         run = begun(tmp_path, *arguments, *more, "--fabric", fabric, scenario=scenario)
-        status, _, errors = run.communicate()
-        assert status == 0, errors
+        ended(run)
         folders.append(run.folder)
     kernel, model = folders
     assert_same_files(kernel, model, ALIKE)

@@ -6,7 +6,7 @@ import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
 from tests.harness.engine import ring_of_flows
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 
 pytestmark = pytest.mark.root
 
@@ -16,8 +16,7 @@ CIRCLE = "lossless:pfc_deadlock=allow,xoff=40KiB"
 
 def run(folder: Path, scenario: str, *arguments: str) -> RunProcess:
     made = begun(folder, *arguments, scenario=scenario)
-    status, _, errors = made.communicate()
-    assert status == 0, errors
+    ended(made)
     assert made.leftovers() == []
     return made
 

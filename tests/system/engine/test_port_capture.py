@@ -18,7 +18,7 @@ from emulator.dataplane.switch import telemetry
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.sim.line import octets_on_wire
 from emulator.sim.virtual_clock import EPOCH
-from tests.harness.runs.processes import SMALL, begun, forked, spawned, until
+from tests.harness.runs.processes import SMALL, begun, ended, forked, spawned, until
 
 #: Four senders fill a queue until packets are marked and trimmed.
 INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "warmups=0")
@@ -67,8 +67,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ru
 @pytest.fixture(scope="module")
 def incast(begin: Callable[..., RunProcess]) -> RunProcess:
     run = begin(*INCAST, "--capture", "all", scenario="incast")
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     return run
 
 

@@ -13,7 +13,7 @@ from emulator.sim.frame_digest import digest
 from emulator.sim.line import Line
 from emulator.sim.line_state import LineState
 from tests import DATA
-from tests.harness.runs.processes import SMALL, begun, refused, without_progress
+from tests.harness.runs.processes import SMALL, begun, ended, refused, without_progress
 from tests.harness.runs.whole_run import assert_same_files
 from topologies.model import CableEnd
 
@@ -38,8 +38,7 @@ def test_listed_runs_have_their_digests(listed: dict[str, str], tmp_path: Path) 
     scenario, *arguments = shlex.split(listed["command"])
     requested = ("--check-digest", listed["digest"])
     run = begun(tmp_path, "--capture", "none", *requested, *arguments, scenario=scenario)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
 
 
 @pytest.mark.root
@@ -60,8 +59,7 @@ def test_a_run_comes_again_to_the_bit(
     more += ["--event-log", "all"] if logged else []
     runs = [begun(tmp_path, *more, *rest, scenario=scenario) for _ in range(2)]
     for run in runs:
-        status, _, errors = run.communicate()
-        assert status == 0, errors
+        ended(run)
     one, other = (run.folder for run in runs)
     logs = [path.relative_to(one) for path in sorted(one.glob("event-logs/*"))]
     assert bool(logs) == logged

@@ -19,7 +19,7 @@ from emulator.sim.endpoint.operations.schedule import (
 )
 from tests.harness.engine.bench_of_gpus import gpu_bench
 from tests.harness.nightly import nightly
-from tests.harness.runs.processes import begun
+from tests.harness.runs.processes import begun, ended
 from tests.harness.runs.ranked_runs import left_by, ranked
 from tests.harness.runs.whole_run import assert_same_files
 from tests.system.engine.test_run_digests import REPEATED
@@ -108,8 +108,7 @@ def test_files_are_equal(name: str, workers: int, tmp_path: Path) -> None:
         for count in (1, workers)
     }
     for count, run in runs.items():
-        status, _, errors = run.communicate()
-        assert status == 0, errors
+        ended(run)
         environment = json.loads((run.folder / "environment.json").read_text())
         assert environment["workers"] == min(count, MOST.get(name, count))
     alone, *others = runs.values()
@@ -128,8 +127,7 @@ def test_files_are_equal_for_parts_by_hand(tmp_path: Path) -> None:
     given = (("--workers", "1"), ("--parts", str(parts)))
     runs = [begun(tmp_path, *one, *SEEN, *arguments, scenario=scenario) for one in given]
     for run in runs:
-        status, _, errors = run.communicate()
-        assert status == 0, errors
+        ended(run)
     assert json.loads((runs[1].folder / "environment.json").read_text())["workers"] == 2
     assert_equal(*runs)
 
@@ -140,8 +138,7 @@ def test_files_are_equal_for_parts_by_hand(tmp_path: Path) -> None:
 def test_files_of_more_ranks_are_equal(name: str, tmp_path: Path) -> None:
     scenario, *arguments = RUNS[name]
     alone = begun(tmp_path, "--workers", "1", *SEEN, *arguments, scenario=scenario)
-    status, _, errors = alone.communicate()
-    assert status == 0, errors
+    ended(alone)
     for count in MORE_RANKS[name]:
         assert_equal(alone, spread(name, count, tmp_path))
 
@@ -150,8 +147,7 @@ def spread(name: str, count: int, folder: Path) -> RunProcess:
     """The run called ``name``, when ``count`` ranks have done it."""
     scenario, *arguments = RUNS[name]
     run = ranked(folder, count, *SEEN, *arguments, scenario=scenario)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     assert not left_by(run, count)
     return run
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulator.pytest_plugin.runs import RunProcess
+from tests.harness.runs.processes import ended
 
 pytestmark = pytest.mark.root
 
@@ -23,8 +24,7 @@ def test_a_run_on_a_profile_has_the_switches_of_the_profile(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
         *("--capture", "none"),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    ended(run)
     assert run.result["switch"] == "deep:balance=packet"
     assert [row["wrong"] for row in run.result["rows"]] == [0]
 
@@ -43,8 +43,7 @@ def test_a_profile_has_its_interconnect_and_its_classes(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
         *("--capture", "none"),
     )
-    status, out, err = run.communicate()
-    assert status == 0, (out, err)
+    ended(run)
     assert run.result["transport"] == interconnect
     switch = {"uet": "shallow", "rocev2": "lossless"}[interconnect]
     assert f"{switch}:dscp.46=low" in run.result["switch"]

@@ -22,7 +22,7 @@ import pytest
 from tests import CHECKOUT
 from tests.harness.lab import stock_kernel
 from tests.harness.lab.stock_kernel import Outcome
-from tests.harness.runs.processes import SMALL, begun
+from tests.harness.runs.processes import SMALL, begun, ended
 from tests.harness.runs.whole_run import assert_same_files
 from tests.system.engine.test_run_digests import REPEATED
 
@@ -121,8 +121,7 @@ def test_two_kernels_come_to_the_files_of_one_machine(tmp_path: Path) -> None:
         pytest.skip(reason)
     # alone first: it compiles the switch program, which an emulated processor takes long for
     alone = begun(tmp_path, *GIVEN, "--workers", "1")
-    status, _, errors = alone.communicate()
-    assert status == 0, errors
+    ended(alone)
     machines = stock_kernel.ended(boot)
     for name, machine in zip("ab", machines, strict=True):
         story = machine.console[-2000:] + machine.output[-4000:]

@@ -8,6 +8,7 @@ from emulator import result_keys
 from emulator.metrics import meanings
 from emulator.pytest_plugin.runs import RunProcess
 from emulator.rocev2 import counters
+from tests.harness.runs.processes import ended
 from uet import counter_meanings
 
 pytestmark = pytest.mark.root
@@ -38,8 +39,7 @@ def test_every_key_has_a_meaning(
     transport: str,
 ) -> None:
     run = start(*TINY, "--transport", transport, *options, scenario=scenario)
-    status, _, errors = run.communicate()
-    assert status == 0, errors
+    ended(run)
     result = run.result
     assert set(result) == set(result_keys.RESULT) - {"metrics"}
     for row in result["rows"]:
