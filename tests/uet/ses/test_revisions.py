@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any, Final
 
 import pytest
@@ -74,9 +75,17 @@ def test_a_switch(name: str, sides: str) -> None:
     )
 
 
-@pytest.mark.parametrize("sides", BOTH)
-@pytest.mark.parametrize("protection", ["plain", "tss_cluster"])
-@pytest.mark.parametrize("unexpected", ["keep", "refuse"])
+#: Where one side alone has its manners, what is not left to the night.
+ONE_SIDED = {("first", "plain", "refuse"), ("second", "tss_cluster", "keep")}
+
+
+@pytest.mark.parametrize(
+    ("sides", "protection", "unexpected"),
+    [
+        one if one[0] == "both" or one in ONE_SIDED else nightly(one)
+        for one in product(BOTH, ["plain", "tss_cluster"], ["keep", "refuse"])
+    ],
+)
 def test_the_reference_provider(sides: str, protection: str, unexpected: str) -> None:
     """All of its manners, in either role, in clear and secured.
 
