@@ -303,8 +303,9 @@ def parameter_lines(kind: Any) -> str:
     lines = []
     for item in dataclasses.fields(kind):
         values = item.default if isinstance(item.default, tuple) else (item.default,)
-        shown = getattr(item.metadata["kind"], "format", str)
-        given = f"{item.name}={','.join(shown(value).replace(' ', '') for value in values)}"
+        form = getattr(item.metadata["kind"], "format", str)
+        texts = (one if isinstance(one, str) else form(one).replace(" ", "") for one in values)
+        given = f"{item.name}={','.join(texts)}"
         lines.append(f"  {given:<24} {item.metadata['help']}")
     return "\n".join(lines)
 
