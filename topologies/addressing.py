@@ -244,9 +244,9 @@ def _interface(network: IPv4Network, place: int) -> IPv4Interface:
     The constructor makes another one for each: half the memory of a large fabric's addresses.
     """
     made = IPv4Interface.__new__(IPv4Interface)
-    IPv4Address.__init__(made, int(network.network_address) + place)
     made.network, made.netmask = network, network.netmask
     made._prefixlen = network.prefixlen  # type: ignore[attr-defined]  # noqa: SLF001
+    made._ip = int(network.network_address) + place  # type: ignore[attr-defined]  # noqa: SLF001
     return made
 
 

@@ -52,7 +52,8 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from topologies.advice import question
 from topologies.analysis.capacity import rates_by_kind
-from topologies.model import SWITCH_ROLES, CableEnd, Link, Role, Topology
+from topologies.analysis.twins import twins_of
+from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.profile.yaml_lines import Problem, TextError, line_of, parse_mapping
 from topologies.units import UnitError, format_rate, parse_rate
 
@@ -218,19 +219,17 @@ def roles_of(topology: Topology, link: Link) -> tuple[str, str] | None:
 def _nics(topology: Topology) -> Counter[Item]:
     """Count every NIC: a shared one, or that of a GPU with a cable of its own."""
     counted: Counter[Item] = Counter()
-    for node, count, _ in rates_by_kind(topology):
-        if node.role not in _INSIDE:
+    for kind in twins_of(topology):
+        if kind.nodes[0].role not in _INSIDE:
             continue
         outside = [
-            link for link, _, far in topology.neighbours(node.name) if _leaves(topology, far)
+            rate
+            for far, rate in zip(kind.far, kind.rates, strict=True)
+            if topology.node(far).role not in _INSIDE
         ]
         if outside:
-            counted[NicItem(len(outside), outside[0].rate_bps)] += count
+            counted[NicItem(len(outside), outside[0])] += len(kind.nodes)
     return counted
-
-
-def _leaves(topology: Topology, far: CableEnd) -> bool:
-    return topology.node(far.node).role not in _INSIDE
 
 
 MOST_ENTRIES = 1_000

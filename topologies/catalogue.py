@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import textwrap
 from collections.abc import Iterable, Mapping
 
@@ -45,7 +46,13 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
         if value == AUTO and parameter.default == AUTO:
             continue
         arguments[key] = parameter.kind.read(key, value)
-    return design.parameters(**arguments).topology()
+    collecting = gc.isenabled()
+    gc.disable()  # a fabric can be millions of objects, none of which is garbage
+    try:
+        return design.parameters(**arguments).topology()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def rebuilt(topology: Topology, **changes: str) -> Topology:

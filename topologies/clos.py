@@ -560,12 +560,12 @@ class ClosBuilder:
         self._servers()
         for place in self._places:
             self._rail_switch(place)
-        spines = self._spines()
+        spines, parallel, uplink_bps = self._spines(), plan.trunks.parallel, plan.trunks.uplink_bps
         for place in self._places:
             self._attach(place)
             self._pair(place)
             for spine in spines[place.pod, place.plane if tiers.own_spines else 0]:
-                self._join(place.name, spine, plan.trunks.parallel, plan.trunks.uplink_bps)
+                self._join(place.name, spine, parallel, uplink_bps)
         supers = [
             self._fabric.switch(Role.SUPER_SPINE, f"super{number}")
             for number in range(tiers.super_spines)
@@ -671,6 +671,8 @@ class ClosBuilder:
         """Attach the GPUs of the segment, or their shared NICs, to the rail switch of ``place``."""
         plan, cabling = self._plan, self._plan.cabling
         rails, each = self._tiers.rails_of(place), self._tiers.gpus_per_nic
+        segment = plan.homing.ethernet_segment
+        bond = BOND if plan.homing.bonded else None
         for host, rail in plan.panel.cables(rails):
             interface = plan.panel.interface(host, rail - rails[0])
             where = place.pod, place.segment, host
@@ -694,8 +696,8 @@ class ClosBuilder:
                     bridge,
                     rate_bps=cabling.nic_rate,
                     delay_ns=cabling.nic_delay,
-                    bond=BOND if plan.homing.bonded else None,
-                    segment=plan.homing.ethernet_segment,
+                    bond=bond,
+                    segment=segment,
                     interface=interface,
                 )
 

@@ -224,6 +224,7 @@ def validate(topology: Wiring) -> None:
 
 def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule after the other
     nodes: dict[str, Node] = {}
+    known: set[str] = set()  # names of interfaces that are well formed
     macs: dict[str, str] = {}
     addresses: dict[str | None, dict[int, str]] = {}  # by VRF: an int is hashed soonest
     stretched: dict[int, Bridge] = {}
@@ -239,12 +240,6 @@ def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule 
         if macs.setdefault(mac, where) != where:
             raise TopologyError(f"{where} has the MAC address of {macs[mac]}")
 
-    def claim_bridge_mac(where: str, bridge: Bridge) -> None:
-        where = twins.get(where, where)
-        if topology.profile.vlans != "off":
-            where = f"the bridges of {where.partition(':')[0]}"
-        claim_mac(where, bridge.mac)
-
     for node in topology.nodes:
         if not NODE_NAME.fullmatch(node.name):
             raise TopologyError(
@@ -253,41 +248,48 @@ def _validate_nodes(topology: Wiring) -> dict[str, Node]:  # noqa: C901  a rule 
         if node.name in nodes:
             raise TopologyError(f"two nodes are named {node.name}")
         nodes[node.name] = node
-        bridges = {bridge.name: bridge for bridge in node.bridges}
+        bridges = {bridge.name for bridge in node.bridges}
         seen: set[str] = set()
         one_mac = bool(node.feps)
         interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
         for item in interfaces:
             where = f"{node.name}:{item.name}"
-            if not PORT_NAME.fullmatch(item.name):
-                raise TopologyError(f"{where}: an interface name has at most 15 of a-z, 0-9, '-'")
+            if item.name not in known:
+                if not PORT_NAME.fullmatch(item.name):
+                    raise TopologyError(
+                        f"{where}: an interface name has at most 15 of a-z, 0-9, '-'"
+                    )
+                known.add(item.name)
             if item.name in seen:
                 raise TopologyError(f"{where} exists twice")
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if isinstance(item, Port):
-                if item.bond:
-                    where = f"{node.name}:{item.bond}"
-                claim_mac(node.name if one_mac else where, item.mac)
-            elif not _is_stretched(item, stretched):
-                claim_bridge_mac(where, item)
         for bridge in node.bridges:
-            where = f"{node.name}:{bridge.name}"
+            where = twins.get(f"{node.name}:{bridge.name}", f"{node.name}:{bridge.name}")
+            if not _is_stretched(bridge, stretched):
+                one_bridge = f"the bridges of {where.partition(':')[0]}"
+                claim_mac(where if topology.profile.vlans == "off" else one_bridge, bridge.mac)
+        for bridge in node.bridges:
             if bridge.gateway is None or _is_stretched(bridge, stretched):
                 continue
             if bridge.vni is not None:
                 stretched[bridge.vni] = bridge
-            claim_address(where, int(bridge.gateway), bridge.vrf)
+            claim_address(f"{node.name}:{bridge.name}", int(bridge.gateway), bridge.vrf)
         for port in node.ports:
-            where = f"{node.name}:{port.name}"
+            where = f"{node.name}:{port.interface}"
+            claim_mac(node.name if one_mac else where, port.mac)
             if port.address is not None:
                 tenant = tenants.get(CableEnd(node.name, port.name)) if tenants else None
-                claim_address(f"{node.name}:{port.interface}", int(port.address), tenant)
+                claim_address(where, int(port.address), tenant)
             if (port.address is None) == (port.bridge is None):
-                raise TopologyError(f"{where} must have either an address or a bridge")
+                raise TopologyError(
+                    f"{node.name}:{port.name} must have either an address or a bridge"
+                )
             if port.bridge is not None and port.bridge not in bridges:
-                raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
+                raise TopologyError(
+                    f"{node.name}:{port.name}: {node.name} has no bridge {port.bridge!r}"
+                )
         if node.loopback is not None:
             claim_address(f"the loopback of {node.name}", int(node.loopback))
     return nodes

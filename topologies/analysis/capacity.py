@@ -31,28 +31,22 @@ Rates = tuple[Counter[int], Counter[int], Counter[int]]
 Residual = dict[object, dict[object, int]]
 
 
-def rates(topology: Topology, node: Node) -> Rates:
-    """Return the links of ``node`` by rate (bit/s): those down, across and up.
+@once_per_topology
+def rates_by_kind(topology: Topology) -> Sequence[tuple[Node, int, Rates]]:
+    """Return a node of each kind of twins, how many there are, and the links of each.
 
     Links across lead to the same tier, as in a torus.
     """
-    down: Counter[int] = Counter()
-    across: Counter[int] = Counter()
-    up: Counter[int] = Counter()
-    here = HEIGHT[node.role]
-    for link, _, far in topology.neighbours(node.name):
-        there = HEIGHT[topology.node(far.node).role]
-        (up if there > here else down if there < here else across)[link.rate_bps] += 1
-    return down, across, up
-
-
-@once_per_topology
-def rates_by_kind(topology: Topology) -> Sequence[tuple[Node, int, Rates]]:
-    """Return a node of each kind of twins, how many there are, and the :func:`rates` of each."""
-    return [
-        (kind.nodes[0], len(kind.nodes), rates(topology, kind.nodes[0]))
-        for kind in twins_of(topology)
-    ]
+    height = {node.name: HEIGHT[node.role] for node in topology.nodes}
+    found = []
+    for kind in twins_of(topology):
+        first, sides = kind.nodes[0], (Counter[int](), Counter[int](), Counter[int]())
+        here = height[first.name]
+        for name, rate in (*zip(kind.far, kind.rates, strict=True), *kind.standby):
+            there = height[name]
+            sides[1 + (there > here) - (there < here)][rate] += 1
+        found.append((first, len(kind.nodes), sides))
+    return found
 
 
 def oversubscription(topology: Topology) -> dict[Role, Fraction]:

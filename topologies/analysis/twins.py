@@ -17,33 +17,42 @@ from topologies.wiring import once_per_topology
 class Twins:
     """``nodes`` of one role, rail and pod, each with a cable to all of ``far``.
 
-    The n-th has the n-th of ``rates`` (bit/s).  Standby links are no cables.
+    The n-th has the n-th of ``rates`` (bit/s).  ``standby`` are the far ends and rates of standby
+    links, which are no cables.
     """
 
     nodes: tuple[Node, ...]
     far: tuple[str, ...]
     rates: tuple[int, ...]
+    standby: tuple[tuple[str, int], ...]
 
 
 @once_per_topology
 def twins_of(topology: Topology) -> tuple[Twins, ...]:
     """Return all nodes of ``topology`` with their twins, in the order of the first of each kind."""
-    found: dict[object, list[Node]] = {}
-    cables: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
+    far: dict[str, list[str]] = {node.name: [] for node in topology.nodes}
+    rates: dict[str, list[int]] = {node.name: [] for node in topology.nodes}
+    standby: dict[str, list[tuple[str, int]]] = {}
+    for link in topology.links:
+        a, b, rate = link.a.node, link.b.node, link.rate_bps
+        if link.standby:
+            standby.setdefault(a, []).append((b, rate))
+            standby.setdefault(b, []).append((a, rate))
+            continue
+        far[a].append(b)
+        far[b].append(a)
+        rates[a].append(rate)
+        rates[b].append(rate)
+    found: dict[tuple[object, ...], list[Node]] = {}
+    kinds = []
     for node in topology.nodes:
-        around = list(topology.neighbours(node.name))
-        active = [cable for cable in around if not cable[0].standby]
-        far = tuple([theirs.node for _, _, theirs in active])
-        rates = tuple([link.rate_bps for link, _, _ in active])
-        standby = tuple(
-            [(theirs.node, link.rate_bps) for link, _, theirs in around if link.standby]
-        )
-        key = node.role, node.rail, node.pod, far, rates, standby
-        if key not in found:
-            found[key] = []
-            cables.append((far, rates))
-        found[key].append(node)
+        name = node.name
+        cables = tuple(far.pop(name)), tuple(rates.pop(name)), tuple(standby.get(name, ()))
+        alike = found.setdefault((node.role, node.rail, node.pod, *cables), [])
+        if not alike:
+            kinds.append((alike, cables))
+        alike.append(node)
     return tuple(
-        Twins(nodes=tuple(nodes), far=far, rates=rates)
-        for nodes, (far, rates) in zip(found.values(), cables, strict=True)
+        Twins(nodes=tuple(nodes), far=far_ends, rates=at, standby=others)
+        for nodes, (far_ends, at, others) in kinds
     )

@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from topologies.analysis.capacity import HEIGHT, format_ratio, oversubscription
-from topologies.analysis.twins import twins_of
+from topologies.analysis.twins import Twins, twins_of
 from topologies.designs.planes import fep_number
 from topologies.exports.heat import Heat, number
 from topologies.exports.mermaid import bundle_rate
@@ -136,24 +136,28 @@ class Parts:
         self.part_of |= {node.name: part for node in part.nodes}
 
     def _find_kinds(self, *, merged: bool) -> None:
-        twins = twins_of(self.topology)
-        twin = {node.name: number for number, kind in enumerate(twins) for node in kind.nodes}
         numbers: dict[Hashable, int] = {}
         for part in self.all:
             key: Hashable = part.name
             if merged and len(self.rows[part.row]) > MOST_DIRECT_BOXES:
-                kinds = [twin[node.name] for node in part.nodes]
                 joined = len(part.nodes) > 1 and any(
-                    self.part_of[far] is part for kind in kinds for far in twins[kind].far
+                    self.part_of[far] is part
+                    for node in part.nodes
+                    for far in self._twins[node.name].far
                 )
                 if not joined:
+                    twins = [id(self._twins[node.name]) for node in part.nodes]
                     ranks = [node.local_rank for node in part.nodes]
-                    key = part.row, part.kind, part.rail, part.pod, *kinds, *ranks
+                    key = part.row, part.kind, part.rail, part.pod, *twins, *ranks
             number = numbers.setdefault(key, len(numbers))
             if number == len(self.kinds):
                 self.kinds.append([])
             self.kinds[number].append(part)
             self.kind_of[part.name] = number
+
+    @cached_property
+    def _twins(self) -> Mapping[str, Twins]:
+        return {node.name: twins for twins in twins_of(self.topology) for node in twins.nodes}
 
     @cached_property
     def strands(self) -> Mapping[tuple[Seat, Seat, int, bool], Sequence[int]]:
@@ -206,12 +210,17 @@ class Parts:
                 {
                     (node.name, there.name)
                     for node in first.nodes
-                    for _, _, far in self.topology.neighbours(node.name)
-                    if (there := self.part_of[far.node]) is not first
+                    for far in self._far(node)
+                    if (there := self.part_of[far]) is not first
                 }
             )
             for first, *_ in self.kinds
         ]
+
+    def _far(self, node: Node) -> Iterator[str]:
+        twins = self._twins[node.name]
+        yield from twins.far
+        yield from (far for far, _ in twins.standby)
 
     @cached_property
     def _around(self) -> Sequence[Mapping[tuple[int | None, int, int], int]]:

@@ -8,7 +8,12 @@ import pytest
 
 from emulator.topology_file import from_json, to_json
 from topologies import addressing
-from topologies.analysis.capacity import bisection_bandwidth, max_flow, oversubscription, rates
+from topologies.analysis.capacity import (
+    bisection_bandwidth,
+    max_flow,
+    oversubscription,
+    rates_by_kind,
+)
 from topologies.catalogue import load, spec_of
 from topologies.designs.dragonfly import ARRANGEMENTS, global_links, rounds
 from topologies.model import CableEnd, Role, Topology, TopologyError
@@ -197,7 +202,8 @@ def test_a_long_torus_has_its_narrowest_cut_across_its_length() -> None:
 
 def test_links_of_a_torus_lead_across() -> None:
     topology = load("torus:x=3,y=3,gpus_per_host=2,link_rate=800G")
-    down, across, up = rates(topology, topology.node("r0-0"))
+    sides = {node.name: sides for node, _, sides in rates_by_kind(topology)}
+    down, across, up = sides["r0-0"]
     assert (down, across, up) == ({400 * GBPS: 2}, {800 * GBPS: 4}, {})
     assert oversubscription(topology) == {}
 

@@ -8,14 +8,17 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from emulator.cli.graph import graph_verb
+from emulator.cli.graph import graph_tables, graph_verb
 from emulator.dataplane import lab_record
 from emulator.errors import UserError
 from emulator.topology_file import to_json
 from topologies import catalogue
+from topologies.analysis.one_way_delay import one_way_delays
+from topologies.bill_of_materials import NIC, bill_of
 from topologies.designs.rail_clos import rail_clos
 from topologies.exports import mermaid as export
-from topologies.exports.dot import to_dot
+from topologies.exports.dot import source, to_dot
+from topologies.exports.picture import MOST_LINES, picture
 from topologies.model import Topology, TopologyError
 
 
@@ -148,6 +151,19 @@ def test_parts_that_cannot_be_shown_are_refused(
     places = {"PARTS": str(parts), "NONE": str(tmp_path / "none")}
     refused = _graph("rail_clos", *(places.get(one, one) for one in options))
     assert complaint in str(refused.exception)
+
+
+@pytest.mark.nightly
+def test_131072_gpus_are_shown_counted_and_drawn() -> None:
+    topology = catalogue.load("mrc:scale=1")
+    shown = graph_tables.text(topology, one_way_delays(topology, 10_000, 1_000))
+    assert "Switch - switch links: 1048576 rows, see --format json" in shown
+    assert bill_of(topology).count(NIC) == 131_072
+    drawing = picture(topology)
+    assert sum(len(box.members) for box in drawing.boxes) == 131_072 + 4096 + 2048
+    assert sum(len(line.links) for line in drawing.lines) == 2_097_152
+    assert len(drawing.lines) <= MOST_LINES
+    assert len(graph_verb.svg(source(drawing, topology.name), topology.name)) < 1 << 20
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])
