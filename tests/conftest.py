@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Quick tests that need nothing, then those that build namespaces, then the slow ones.
 
+    Workers that share them begin with the slow ones, and so end at about the same time.
     Nightly tests are left out, unless ``-m`` speaks of them or they are named one by one; those
     that boot a machine are among them, and those of drawn examples, which are more at night.
     """
@@ -145,11 +147,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip(reason="needs root: builds namespaces"))
-    items.sort(key=_weight)
+    items.sort(key=partial(_weight, slow_first=hasattr(config, "workerinput")))
 
 
-def _weight(item: pytest.Item) -> tuple[bool, bool]:
-    return bool(item.get_closest_marker("slow")), bool(item.get_closest_marker("root"))
+def _weight(item: pytest.Item, *, slow_first: bool) -> tuple[bool, bool, bool]:
+    boots, slow, root = (
+        item.get_closest_marker(name) is not None for name in ("boots", "slow", "root")
+    )
+    return boots, slow != slow_first, root != slow_first
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
