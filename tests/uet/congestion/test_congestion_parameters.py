@@ -1,6 +1,7 @@
 """Test what follows from base RTT, link rate, MTU and trimming (UES 3.6.13, 3.6.14)."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from uet.congestion.congestion_parameters import (
     NsccParameters,
     ParameterError,
+    Parameters,
     PathParameters,
     RcccParameters,
+    parameter,
 )
 from uet.timekeeper import NEVER
 
@@ -101,3 +104,15 @@ def test_what_cannot_be_is_refused_by_name(
 ) -> None:
     with pytest.raises(ParameterError, match=rf"{next(iter(wrong))} is .*must lie in"):
         kind(**wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnParameters(Parameters):
+    count: int = parameter(1, 1, 9, help="a whole number")
+    asked: bool = False
+
+
+def test_types_hold_whether_annotations_are_evaluated_or_not() -> None:
+    assert OwnParameters(asked=1).asked is True  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"count is 1\.5; .* and be whole"):
+        OwnParameters(count=1.5)  # type: ignore[arg-type]
