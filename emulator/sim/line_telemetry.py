@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from emulator.dataplane.switch.telemetry import LINES_AT_ONCE, Telemetry, append_lines
-from emulator.errors import UserError
+from emulator.dataplane.switch.telemetry import LINES_AT_ONCE, SampleFile, Telemetry
 from emulator.sim.event_queue import PS
 from emulator.sim.line_record import LineRecord
 
@@ -32,19 +31,14 @@ FILE = "line_telemetry.csv"
 COLUMNS = ("t_us", "port", "sent_bytes", "paused_ns")
 
 
-class LineTelemetry:
-    """Samples of ``record`` in the file ``path``; ``error`` is why they end early."""
+class LineTelemetry(SampleFile):
+    """Samples of ``record`` in the file ``path``."""
 
     def __init__(self, record: LineRecord, path: Path) -> None:
+        super().__init__(path, COLUMNS)
         self._record = record
-        self.path = path
-        self.error: str | None = None
-        self._unwritten = [",".join(COLUMNS) + "\n"]
         self._reported: npt.NDArray[np.int64] | None = None
-        try:
-            self._file = path.open("wb", buffering=0)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from error
+        self.start()
 
     def sample(self, now_ns: int) -> None:
         """Note what has changed up to ``now_ns``, a time of the virtual clock."""
@@ -60,21 +54,6 @@ class LineTelemetry:
             for row, (sent, paused) in zip(rows.tolist(), values[rows].tolist(), strict=True)
         ]
         if len(self._unwritten) >= LINES_AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Have in the file what was sampled so far; it holds whole lines at any time."""
-        lines, self._unwritten = "".join(self._unwritten).encode("ascii"), []
-        if not lines or self.error is not None:
-            return
-        try:
-            append_lines(self._file, lines)
-        except OSError as error:
-            self.error = f"cannot write {self.path}: {error.strerror}"
-
-    def stop(self) -> None:
-        """Write what is left, and close the file."""
-        with self._file:
             self.flush()
 
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -134,23 +135,13 @@ def append_lines(file: io.FileIO, lines: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Telemetry:
-    """Samples of all switch ports at times of the caller's choice.
+class SampleFile:
+    """Lines of samples in the CSV file ``path``; ``error`` is why they end early."""
 
-    ``interval_ns`` is the fabric time between them, by default one base RTT of the fabric.  Stop it
-    before the lab goes.
-
-    ``error`` is why the series ends early, None if it does not: what is written stays.
-    """
-
-    def __init__(self, asic: FabricAsic, path: Path, *, interval_ns: int | None = None) -> None:
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
-        self.interval_ns = interval_ns or asic.fitted.base_rtt_ns
-        self.samples = self.lines = 0
         self.error: str | None = None
-        self._unwritten = [",".join(COLUMNS) + "\n"]
-        self._names = list(asic.ports)
-        self._series = Series(asic)
+        self._unwritten = [",".join(columns) + "\n"]
 
     def start(self) -> None:
         """Make the file and begin.  Raises UserError if it cannot be made."""
@@ -158,24 +149,6 @@ class Telemetry:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
-
-    def sample(self, now_ns: int) -> None:
-        """Note what has changed up to ``now_ns``.
-
-        It is a time of the virtual clock, or in a lab of the host's clock CLOCK_MONOTONIC.
-        """
-        if self.error is not None:
-            return
-        rows, values = self._series.changes(now_ns)
-        names = self._names
-        self._unwritten += [
-            f"{now_ns / 1000:.3f},{names[row]},{','.join(map(str, numbers))}\n"
-            for row, numbers in zip(rows.tolist(), values.tolist(), strict=True)
-        ]
-        self.samples += 1
-        self.lines += len(rows)
-        if len(self._unwritten) >= LINES_AT_ONCE:
-            self.flush()
 
     def flush(self) -> None:
         """Have whatever was sampled so far in the file, for a reader of it.
@@ -194,6 +167,39 @@ class Telemetry:
     def stop(self) -> None:
         """Write what was sampled and close the file; the last sample is the caller's."""
         with self._file:
+            self.flush()
+
+
+class Telemetry(SampleFile):
+    """Samples of all switch ports at times of the caller's choice.
+
+    ``interval_ns`` is the fabric time between them, by default one base RTT of the fabric.  Stop it
+    before the lab goes.
+    """
+
+    def __init__(self, asic: FabricAsic, path: Path, *, interval_ns: int | None = None) -> None:
+        super().__init__(path, COLUMNS)
+        self.interval_ns = interval_ns or asic.fitted.base_rtt_ns
+        self.samples = self.lines = 0
+        self._names = list(asic.ports)
+        self._series = Series(asic)
+
+    def sample(self, now_ns: int) -> None:
+        """Note what has changed up to ``now_ns``.
+
+        It is a time of the virtual clock, or in a lab of the host's clock CLOCK_MONOTONIC.
+        """
+        if self.error is not None:
+            return
+        rows, values = self._series.changes(now_ns)
+        names = self._names
+        self._unwritten += [
+            f"{now_ns / 1000:.3f},{names[row]},{','.join(map(str, numbers))}\n"
+            for row, numbers in zip(rows.tolist(), values.tolist(), strict=True)
+        ]
+        self.samples += 1
+        self.lines += len(rows)
+        if len(self._unwritten) >= LINES_AT_ONCE:
             self.flush()
 
     def __enter__(self) -> Self:
