@@ -21,7 +21,7 @@ from emulator.errors import UserError
 from emulator.report.run.figures import vega_lite
 from emulator.report.run.figures.figure import Figure
 from emulator.report.run.figures.vega_lite import encoding, tooltip
-from emulator.report.run.page import FIGURES, PAGE, rendered, write_files
+from emulator.report.run.page import rendered, write_with_data
 from emulator.report.run.port_series import PortSeries, read_series
 from emulator.report.run.report_tables import ReportTable
 from topologies.model import NETWORKS
@@ -330,14 +330,7 @@ def write_cluster_report(folder: Path, output: Path | None = None) -> Path:
         FigureSection("virtual", "Beside them, in virtual time", list(virtual_run_figures(record))),
     ]
     figures = [figure for section in sections for figure in section.figures]
-    page = output or folder / PAGE
-    beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
-    files = {page: cluster_html(record, sections)}
-    for figure in figures:
-        files[beside / f"{figure.name}.json"] = figure.as_json()
-        files[beside / f"{figure.name}.csv"] = figure.as_csv()
-    write_files(files)
-    return page
+    return write_with_data(cluster_html(record, sections), folder, output, figures)
 
 
 def cluster_html(record: ClusterRecord, sections: Sequence[FigureSection]) -> str:

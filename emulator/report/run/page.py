@@ -272,14 +272,22 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
 def write_page(record: RunRecord, output: Path | None = None) -> Path:
     """Write the report of a run that was read, as :func:`write_report` does."""
     sections = sections_of(record)
-    page = output or record.path / PAGE
+    figures = [figure for section in sections for figure in section.figures]
+    return write_with_data(
+        html_of(record, sections), record.path, output, [*figures, loss_figure(record)]
+    )
+
+
+def write_with_data(
+    text: str, folder: Path, output: Path | None, figures: Sequence[Figure]
+) -> Path:
+    """Write a page of ``folder``, and the data of its figures beside it; return its path."""
+    page = output or folder / PAGE
     beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
-    files = {page: html_of(record, sections)}
-    for figure in (figure for section in sections for figure in section.figures):
+    files = {page: text}
+    for figure in figures:
         files[beside / f"{figure.name}.json"] = figure.as_json()
         files[beside / f"{figure.name}.csv"] = figure.as_csv()
-    losses = loss_figure(record)
-    files[beside / "losses.json"], files[beside / "losses.csv"] = losses.as_json(), losses.as_csv()
     write_files(files)
     return page
 

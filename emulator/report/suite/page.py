@@ -8,7 +8,7 @@ from pathlib import Path
 
 from emulator.report.run.figures import vega_lite
 from emulator.report.run.figures.figure import Figure
-from emulator.report.run.page import FIGURES, PAGE, Section, rendered, write_files
+from emulator.report.run.page import Section, rendered, write_with_data
 from emulator.report.suite.folder import ReportedTest, SuiteFolder
 from emulator.report.suite.parts import (
     accounting_tables,
@@ -132,11 +132,4 @@ def write_suite_report(folder: Path, output: Path | None = None) -> Path:
     """
     suite = SuiteFolder.read(folder)
     tests = suite_tests(suite)
-    page = output or folder / PAGE
-    beside = page.with_name(FIGURES if output is None else f"{page.stem}-figures")
-    files = {page: suite_html(suite, tests)}
-    for figure in _figures(tests):
-        files[beside / f"{figure.name}.json"] = figure.as_json()
-        files[beside / f"{figure.name}.csv"] = figure.as_csv()
-    write_files(files)
-    return page
+    return write_with_data(suite_html(suite, tests), folder, output, _figures(tests))
