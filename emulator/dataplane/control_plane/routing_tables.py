@@ -360,13 +360,13 @@ def living_routes(answer: str) -> dict[str, RibRoute]:
     found: dict[str, RibRoute] = {}
     for route in json.loads(answer):
         prefix = "0.0.0.0/0" if route["dst"] == "default" else route["dst"]
-        hops = [hop for hop in route.get("nexthops", [route]) if "dead" not in hop["flags"]]
-        via = [
-            f"{hop['dev']} ({hop['gateway']})" if "gateway" in hop else hop["dev"]
-            for hop in hops
-            if "dev" in hop
-        ]
-        protocol = CONNECTED if route["protocol"] == "kernel" else route["protocol"]
+        via = [route["type"]] if "type" in route else []  # such as blackhole
+        for hop in route.get("nexthops", [route]):
+            if "dev" in hop and "dead" not in hop["flags"]:
+                gateway = hop.get("gateway") or hop.get("via", {}).get("host")
+                via.append(f"{hop['dev']} ({gateway})" if gateway else hop["dev"])
+        protocol = route.get("protocol", "boot")  # that of `ip route add`, which leaves it out
+        protocol = CONNECTED if protocol == "kernel" else protocol
         made: RibRoute = {"protocol": protocol, "chosen": True, "next_hops": via}
         found.setdefault(str(IPv4Network(prefix)), made)
     return found

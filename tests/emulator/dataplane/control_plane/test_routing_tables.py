@@ -96,6 +96,12 @@ def test_next_hops_behind_a_dead_port_do_not_count() -> None:
         {"dst": "10.255.64.2", **static, **alive},
         {"dst": "default", **static, **dead},
         {"type": "blackhole", "dst": "10.9.0.0/16", "flags": [], **static},
+        {
+            "dst": "99.0.0.0/8",
+            "via": {"family": "inet6", "host": "fe80::1"},
+            "dev": "up1",
+            "flags": [],
+        },
         {"dst": "172.16.0.2/31", "dev": "up1", "flags": [], "protocol": "kernel"},
     ]
     found = living_routes(json.dumps(routes))
@@ -103,7 +109,8 @@ def test_next_hops_behind_a_dead_port_do_not_count() -> None:
         "10.0.2.0/24": ("static", ["up1 (172.16.0.3)"]),
         "10.255.64.2/32": ("static", ["up1 (172.16.0.3)"]),
         "0.0.0.0/0": ("static", []),
-        "10.9.0.0/16": ("static", []),
+        "10.9.0.0/16": ("static", ["blackhole"]),
+        "99.0.0.0/8": ("boot", ["up1 (fe80::1)"]),
         "172.16.0.2/31": ("connected", ["up1"]),
     }
 
