@@ -103,6 +103,8 @@ def bisection_bandwidth(topology: Topology) -> dict[str, int]:
 
 def _slices(topology: Topology) -> dict[str, list[tuple[str, ...]]]:
     """Return the GPUs at each place along each dimension of a torus."""
+    if not any(switch.position for switch in topology.switches):
+        return {}
     at: dict[tuple[int, ...], list[str]] = {}
     for gpu in topology.gpus:
         for end in switch_ends(topology, gpu.name)[:1]:
