@@ -130,8 +130,10 @@ def command(  # noqa: PLR0913  options of the verb
         if costs.given and (not Path(source).is_dir() or is_cluster_run(Path(source))):
             raise UserError(f"{source} is no run folder, and prices are for run folders")
         if is_cluster_run(Path(source)):
-            if phases:
-                raise UserError(f"{source} is a cluster's, which has no phases; leave --phase out")
+            if phases or rows:
+                raise UserError(
+                    f"{source} is a cluster's, counted as a whole; leave --row and --phase out"
+                )
             found += cluster_tables(Path(source), bounds)
             continue
         for row in rows or (None,):

@@ -20,10 +20,13 @@ from topologies.model import CableEnd, Topology, TopologyError
 
 
 def without_capture(folder: Path) -> str:
-    """Return why a run folder has no capture."""
+    """Return why a run folder has no capture, and how to have one."""
     if (folder / f"{CAPTURE}.gz").is_file():
         return f"{CAPTURE}.gz is compressed: gunzip it"
-    return f"the run folder has no {CAPTURE} (--capture none, or the run ended early)"
+    return (
+        f"the run folder has no {CAPTURE} (--capture none, or the run ended early); repeat the run "
+        "with --capture all"
+    )
 
 
 #: What is said of a capture that ends within a packet.
@@ -127,7 +130,7 @@ class CaptureStream:
     def __init__(self, path: Path, topology: Topology) -> None:
         if not path.is_file():
             reason = without_capture(path.parent)
-            raise UserError(f"{path.parent}: {reason}; or repeat the run with --capture all")
+            raise UserError(f"{path.parent}: {reason}")
         self.path, self._topology = path, topology
         self._beyond: dict[CableEnd, frozenset[bytes]] = {}
         self.ports: frozenset[CableEnd] = frozenset()

@@ -76,7 +76,8 @@ def peak(
     """Return the use (0..1) of the busiest of windows side by side, and it over their mean.
 
     A frame counts in each window for the time that it is on the wire there.  None of under two.
-    Windows without a frame are not looked at, as a day has many.
+    By the host's clock frames may overlap: a window is full at most.  Windows without a frame are
+    not looked at, as a day has many.
     """
     first, last = span
     windows = math.ceil((last - first) / window_us)
@@ -92,8 +93,9 @@ def peak(
     edges = first + window_us * np.concatenate([numbers, numbers + 1, [0, windows]])
     at_edges = np.interp(edges, times, passed, left=0.0, right=float(busy_us.sum()))
     grown = at_edges[len(numbers) : -2] - at_edges[: len(numbers)]
-    most, mean = float(grown.max()), float(at_edges[-1] - at_edges[-2]) / windows
-    return (min(1.0, most / window_us), most / mean) if mean else None
+    most = min(window_us, float(grown.max()))
+    mean = float(at_edges[-1] - at_edges[-2]) / windows
+    return (most / window_us, most / mean) if mean else None
 
 
 def at_once(begin_us: Numbers, end_us: Numbers) -> tuple[int, float]:

@@ -8,7 +8,7 @@ was silent, it is the last run in virtual time, over the last iteration of its l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from ipaddress import ip_address
@@ -234,10 +234,12 @@ def _interfaces(view: NetworkView) -> str:
     return " ".join(sorted({one.sender.port for one in view.injected}))
 
 
-def _tenants(view: NetworkView) -> int:
+def _tenants(view: NetworkView) -> int | None:
+    """Return how many tenants send in the frontend, which alone has them."""
+    if view.topology.network != FRONTEND:
+        return None
     machines = MachineMap(view.cluster)
-    found = {machines.tenant(one.sender.node) for one in view.injected}
-    return len(found - {None}) if view.topology.network == FRONTEND else 0
+    return len({machines.tenant(one.sender.node) for one in view.injected} - {None})
 
 
 def _gpus_a_port(view: NetworkView) -> float | None:
@@ -277,8 +279,8 @@ def _entropy(view: NetworkView, links: Sequence[LinkFrames], *, flows: bool) -> 
     """Return the entropy of packets, by 5-tuple or flow, on the link that has most (bits)."""
     numbers: dict[FiveTuple, int] = {}
     flow_of = np.array([numbers.setdefault(one.flow, len(numbers)) for one in view.traffic.tuples])
-    kinds = [flow_of[one.tuples] if flows else one.tuples for one in links if len(one.tuples)]
-    bits = [measures.entropy_bits(np.unique(one, return_counts=True)[1]) for one in kinds]
+    seen = [flow_of[one.tuples] if flows else one.tuples for one in links if len(one.tuples)]
+    bits = [measures.entropy_bits(np.unique(one, return_counts=True)[1]) for one in seen]
     return round(max(bits), 3) if bits else None
 
 
@@ -372,7 +374,7 @@ def _peak(view: NetworkView, *, to_mean: bool) -> float | None:
 def _foreign(view: NetworkView) -> int:
     """Return the packets that machines sent with addresses or services of another network.
 
-    Of services management must have its own alone, which no other network may have.
+    Management may carry its own services alone, and no other network may carry those.
     """
     own = view.topology.network
     others = [block for network, block in NETWORK_BLOCKS.items() if network != own]
@@ -397,9 +399,9 @@ PROPERTIES: Mapping[str, Callable[[NetworkView], Any]] = {
     "routers on the way, at most": _routers,
     "links between switches that carry": lambda view: len(view.inner),
     "control plane": lambda view: view.topology.profile.control_plane,
-    "BGP packets": lambda view: view.packets(_ports(BGP_PORT), view.inner),
+    "BGP packets": lambda view: view.packets(_ports(BGP_PORT), view.traffic.links),
     "BGP packets with EVPN routes": lambda view: view.traffic.evpn,
-    "BFD packets": lambda view: view.packets(_ports(*BFD_PORTS), view.inner),
+    "BFD packets": lambda view: view.packets(_ports(*BFD_PORTS), view.traffic.links),
     "VXLAN between switches (% of packets)": lambda view: percent(
         view.packets(lambda flow: flow.name == "VXLAN", view.inner),
         sum(len(one.tuples) for one in view.inner),
@@ -523,7 +525,7 @@ def _view(
                 bounds=bounds,
                 cluster=topology,
                 lost=drops[-1] if drops else None,
-                faults=sum(text.startswith(f"{network}: ") for text in events),
+                faults=_faults(text for text in events if text.startswith(f"{network}: ")),
                 works=_works(record, traffic.begin_ns, record.dilation(network)),
             )
         cut = f"the switches of {network} saw no packet"
@@ -543,20 +545,25 @@ def _run_view(
         if (run.topology.name == ClusterStorage.NAME) != storage:
             continue
         row = run.rows[-1]
-        does = _WORKS_BY_RDMA.get(str(row.get("work")))
+        works = [_WORKS_BY_RDMA.get(str(row.get("work")), "")] if storage else WORKS
         view = NetworkView(
             topology=replace(run.topology, network=STORAGE) if storage else run.topology,
             traffic=found,
             bounds=bounds,
             cluster=topology,
             lost=row.get("frames_lost"),
-            faults=len(row.get("faults", ())),
-            works={does: ((-math.inf, math.inf),)} if does else dict.fromkeys(WORKS, ()),
+            faults=_faults(str(one.get("said")) for one in row.get("faults") or ()),
+            works=dict.fromkeys(works, ((-math.inf, math.inf),)),
             counted="the last row",
         )
         name = BY_RDMA if storage else BACKEND
         return f"{name}: {folder.name}, in virtual time", view
     return None
+
+
+def _faults(said: Iterable[str]) -> int:
+    """Return how many of these words of ``uetemu inject`` are no repair."""
+    return sum(not words.endswith((" up", " heal")) for words in said)
 
 
 def _works(record: ClusterRecord, begin_ns: int, dilation: float) -> Mapping[str, Spans]:

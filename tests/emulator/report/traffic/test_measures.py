@@ -27,6 +27,8 @@ def test_a_frame_counts_in_the_windows_that_it_lies_in() -> None:
     assert measures.peak(begin, busy, (0.0, 10.0), 1.0) == pytest.approx((1, 5))
     assert measures.peak(begin, busy, (0.0, 10.0), 2.0) == pytest.approx((0.5, 2.5))
     assert measures.peak(begin, busy, (0.0, 10.0), 10.0) is None
+    over = np.array([0.0, 0.0]), np.array([2.0, 2.0])  # which only another clock has
+    assert measures.peak(*over, (0.0, 8.0), 2.0) == pytest.approx((1, 2))
     # A frame fills the windows behind the one in which it begins.
     long = np.array([0.5]), np.array([2.0])
     assert measures.peak(*long, (0.0, 1e9), 1.0) == pytest.approx((1, 1e9 / 2))

@@ -177,7 +177,7 @@ def works() -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     networks = [{"network": name, "clock": "host", "dilation": 1.0} for name in CAPTURES]
-    events = [{"at_s": 0.1, "text": "storage: nic storage0 down"}]
+    events = [{"at_s": 0.1, "text": f"storage: nic storage0 {way}"} for way in ("down", "up")]
     content = {"schema": SCHEMA, "topology": SPEC, "networks": networks, "rows": []}
     (tmp_path / "result.json").write_text(
         json.dumps({**content, "events": events, "works": works()})
@@ -233,7 +233,7 @@ def test_each_cell_is_what_the_captures_have(folder: Path) -> None:
         "BFD packets": (1, 0, 0, 0),
         "VXLAN between switches (% of packets)": (round(100 / 12, 3), 0, None, None),
         "VXLANs": (1, 0, 0, 0),
-        "tenants that send": (0, 0, 0, 0),
+        "tenants that send": (0, None, None, None),
         "TCP (% of octets sent)": (100, 100, 66.667, 0),
         "RDMA: UET, RoCEv2 (%)": (0, 0, 0, 100),
         "flows": (3, 2, 6, 1),
@@ -343,7 +343,8 @@ def test_requests_that_come_together_are_a_burst(folder: Path) -> None:
 
 def test_runs_in_virtual_time_are_a_silent_backend_and_storage_by_rdma(folder: Path) -> None:
     (folder / "backend" / "capture.pcapng").unlink()
-    hit = {"frames_lost": 5, "faults": [{"said": "t=30us link rail0:up0 down"}]}
+    faults = [{"said": f"t=30us link rail0:up0 {way}"} for way in ("down", "up")]
+    hit = {"frames_lost": 5, "faults": faults}
     storage = "cluster_storage:hosts=2,storage_nodes=1"
     ways = {"training": ("h0g0:eth0", "rail0:down1"), "by_rdma": ("h0:stor0", "stor-leaf1:down1")}
     for name, spec, facts, ends in (
@@ -393,3 +394,10 @@ def test_a_cluster_that_cannot_be_built_again_has_a_sentence(folder: Path) -> No
     (folder / "result.json").write_text(json.dumps({**content, "topology": "absent"}))
     refusal = CliRunner().invoke(command, [str(folder)]).exception
     assert isinstance(refusal, UserError)
+
+
+def test_a_cluster_is_counted_as_a_whole(folder: Path) -> None:
+    for option, value in (("--row", "1"), ("--phase", "*")):
+        refusal = CliRunner().invoke(command, [str(folder), option, value]).exception
+        assert isinstance(refusal, UserError)
+        assert "leave --row and --phase out" in str(refusal)
