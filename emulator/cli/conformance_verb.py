@@ -90,7 +90,7 @@ def command(
         mutants = [] if path == SHIPPED else mutation(path)
         click.echo("\n".join([*totals(report, path), *mutants]))
     if open_rows := [row for row in report["statements"] if row["result"] not in IN_ORDER]:
-        raise UserError(_verdict(open_rows, len(report["statements"])))
+        raise UserError(_verdict(open_rows, report))
 
 
 def find(given: Path | None, start: Path | None = None) -> Path:
@@ -251,10 +251,12 @@ def mutation(path: Path) -> list[str]:
     ]
 
 
-def _verdict(rows: Sequence[Mapping[str, Any]], of: int) -> str:
+def _verdict(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> str:
+    ran = sum(record["ran"] is not None for record in report["tests"].values())
     some = ", ".join(f"{row['number']} ({RESULTS[row['result']]})" for row in rows[:5])
     more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
     return (
-        f"neither passed nor listed as untested: {len(rows)} of {of} statements, {some}{more}; "
+        f"neither passed nor listed as untested: {len(rows)} of {len(report['statements'])} "
+        f"statements, {some}{more}; {ran} tests of the report have run; "
         "see them: uetemu conformance --only failing -v"
     )

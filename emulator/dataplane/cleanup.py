@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -45,7 +45,7 @@ _REMOVE_LEFT = f"import sys; from {__name__} import remove_left; remove_left(sys
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """The parts of a lab that were removed, by kind."""
+    """The parts of a lab, or of all networks of a cluster, that were removed, by kind."""
 
     lab: str
     namespaces: int
@@ -147,9 +147,18 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
             )
         end_processes({record.owner}, grace_s=OWNER_GRACE_S)
         extra = (record.owner,)
-    for member in lab_record.members(lab):
-        _remove_locked(member.lab)
-    return _remove_locked(lab, ended=len(extra))
+    members = [member.lab for member in lab_record.members(lab)]
+    paths = [path for name in (*members, lab) for path in namespaces.of_lab(name).values()]
+    # A machine is one in all networks of a cluster.
+    count = len({namespaces.inode(path) or path for path in paths})
+    parts = [_remove_locked(name) for name in members]
+    parts.append(own := _remove_locked(lab, ended=len(extra)))
+    return replace(
+        own,
+        namespaces=count,
+        processes=sum(part.processes for part in parts),
+        memory=sum(part.memory for part in parts),
+    )
 
 
 @contextmanager

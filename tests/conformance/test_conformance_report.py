@@ -398,9 +398,9 @@ def test_exit_status_when_something_is_not_proven(project: Project, body: str, s
     project.pytest(status=body.startswith("assert"))
     done = shown(project, "-v", "--only", "failing")
     assert isinstance(done.exception, UserError)
-    assert f"neither passed nor listed as untested: 1 of 3 statements, C-001 ({stated});" in str(
-        done.exception
-    )
+    assert (
+        f"neither passed nor listed as untested: 1 of 3 statements, C-001 ({stated}); 4 tests "
+    ) in str(done.exception)
     assert f"tests/test_first.py::test_one ({stated})" in done.output
     assert "tests/test_first.py::test_both[a]" in done.output
     assert "two [of three]" not in done.output

@@ -6,8 +6,10 @@ import json
 
 import click
 
+from emulator.cli.labs.lab_choice import with_node
 from emulator.cli.options import TABLE_OR_JSON
 from emulator.dataplane.lab import Lab
+from emulator.dataplane.lab_record import LabRecord
 from emulator.errors import UserError
 from emulator.run.faults import grammar
 from emulator.run.faults.fault_injector import recorded
@@ -33,10 +35,23 @@ def command(lab: str, fault: str | None, listing: bool, form: str) -> None:
         if fault is None:
             condition = recorded(running.name, running.topology)
         else:
-            condition = inject(running, fault)
+            try:
+                condition = inject(running, fault)
+            except UserError as wrong:
+                raise UserError(f"{wrong}{_elsewhere(running.record, fault)}") from None
     if form == "json":
         click.echo(json.dumps({"lab": lab, "struck": condition.words(), **condition.as_data()}))
     elif condition.sound:
         click.echo(f"lab {lab}: nothing is struck")
     else:
         click.echo("\n".join(f"lab {lab}: {words}" for words in condition.words()))
+
+
+def _elsewhere(record: LabRecord, fault: str) -> str:
+    """Return in words which other network of the cluster has a node that ``fault`` names."""
+    for word in fault.split():
+        node = word.partition(":")[0]
+        other = with_node(record, node)
+        if other is not record:
+            return f"; {node} is in lab {other.lab}: uetemu inject {other.lab}"
+    return ""

@@ -78,7 +78,7 @@ def command(
         for line in as_text(comparisons):
             click.echo(line)
     if html is not None:
-        write_files({html: as_page(comparisons, failed)})
+        write_files({html: as_page(comparisons, failed)}, "--html")
         click.echo(f"uetemu: wrote {html}", err=True)
     for sentence in failed:
         click.echo(f"uetemu: {sentence}", err=True)

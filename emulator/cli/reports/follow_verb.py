@@ -92,7 +92,7 @@ def command(  # noqa: PLR0913  options of the verb
     else:
         click.echo(_text(story), nl=False)
     if svg is not None:
-        write_files({svg: ladder_svg(story)})
+        write_files({svg: ladder_svg(story)}, "--svg")
         click.echo(f"uetemu: wrote {svg}", err=True)
 
 

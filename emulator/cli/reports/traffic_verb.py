@@ -147,7 +147,7 @@ def command(  # noqa: PLR0913  options of the verb
             for number, (_, tables) in enumerate(found, 1)
             for one in tables
         }
-        write_files(files)
+        write_files(files, "--csv")
         click.echo(f"uetemu: wrote {len(files)} files to {csv_folder}", err=True)
     if form == "json":
         click.echo(json.dumps([as_data(*one, bounds) for one in found], indent=1, allow_nan=False))

@@ -292,7 +292,10 @@ def write_with_data(
     return page
 
 
-def write_files(files: Mapping[Path, str]) -> None:
-    """Write all files, each in one step; UserError names the one that cannot be written."""
+def write_files(files: Mapping[Path, str], option: str = "--output") -> None:
+    """Write all files, each in one step; UserError names the one that cannot be written.
+
+    ``option`` is that which chooses their place.
+    """
     for path, content in files.items():
-        write_whole(path, content, f"{MEND} with --output", parents=True)
+        write_whole(path, content, f"{MEND} with {option}", parents=True)

@@ -27,13 +27,13 @@ def no_room() -> Iterator[Callable[[], None]]:
 
 
 VERBS: dict[str, tuple[Command, tuple[str, ...]]] = {
-    "graph.json": (graph_verb.command, ("rail_clos", "-o", "{file}")),
-    "graph.svg": (graph_verb.command, ("rail_clos", "-o", "{file}")),
+    "graph.json": (graph_verb.command, ("rail_clos", "--output", "{file}")),
+    "graph.svg": (graph_verb.command, ("rail_clos", "--output", "{file}")),
     "config_db.json": (
         qos_verb.command,
-        ("rail_clos", "--nos", "sonic", "--node", "rail0", "-o", "{file}"),
+        ("rail_clos", "--nos", "sonic", "--node", "rail0", "--output", "{file}"),
     ),
-    "report.html": (report_verb.command, ("{run}", "-o", "{file}")),
+    "report.html": (report_verb.command, ("{run}", "--output", "{file}")),
     "compared.html": (compare_verb.command, ("{run}", "{run}", "--html", "{file}")),
 }
 
@@ -51,7 +51,9 @@ def test_a_file_without_room_is_not_begun(
     no_room()
     ended = CliRunner().invoke(command, [word.format(**places) for word in words])
     assert isinstance(ended.exception, UserError), ended.output
-    assert str(ended.exception).startswith(f"cannot write {file}: File too large; make room")
+    said = str(ended.exception)
+    assert said.startswith(f"cannot write {file}: File too large; make room")
+    assert said.endswith(("another place", f"another place with {words[-2]}"))
     assert [(path.name, path.read_text()) for path in file.parent.iterdir()] == [(name, OLD)]
 
 

@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
+from emulator.cli.labs import inject_verb
 from emulator.cluster.cluster_lab import ClusterLab, dilations
 from emulator.cluster.services.machine_map import MachineMap
 from emulator.cluster.services.service_plan import plan_services
@@ -101,6 +103,13 @@ def test_services_start_answer_and_are_named_when_they_die(cluster: ClusterLab) 
 def test_a_network_of_a_cluster_does_not_go_alone(cluster: ClusterLab) -> None:
     with pytest.raises(UserError, match=f"uetemu down {cluster.name}"):
         cleanup.take_down(cluster.labs[STORAGE].name)
+
+
+def test_a_fault_of_another_network_is_told_where_it_can_be_injected(cluster: ClusterLab) -> None:
+    ended = CliRunner().invoke(inject_verb.command, [cluster.name, "switch front-leaf0 down"])
+    assert str(ended.exception).endswith(
+        f"front-leaf0 is in lab {cluster.name}-front: uetemu inject {cluster.name}-front"
+    )
 
 
 def test_nothing_is_left_of_a_cluster_that_cannot_be_built() -> None:
