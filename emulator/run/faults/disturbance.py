@@ -255,7 +255,8 @@ def footer(row: Mapping[str, object], transport: str | None = None) -> list[str]
         return []
     by = "" if transport is None else f"{transport}, "
     lines = [f"{by}{row['collective']} {row['size_bytes']} B: {_summary(row)}"]
-    lines += [f"  {_moment(fault)}" for fault in faults]
+    moved = row["slowdown"] != 1 and all(fault.get("idle") for fault in faults)
+    lines += [f"  {_moment(fault, moved=moved)}" for fault in faults]
     return lines
 
 
@@ -272,13 +273,16 @@ def _summary(row: Mapping[str, object]) -> str:
     )
 
 
-def _moment(fault: Mapping[str, object]) -> str:
+def _moment(fault: Mapping[str, object], *, moved: bool) -> str:
+    """Return what ``fault`` did; ``moved``: the time is another, and all faults are idle."""
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
     if fault.get("idle"):
         instead = "strike a cable that flows take, or run permutation, which uses all uplinks"
         if fault.get("scale_up"):
             instead = "take a job that copies inside servers, such as alltoall"
+        elif moved:
+            instead = f"flows of others hash anew where it leaves an ECMP group; {instead}"
         return f"{fault['said']}: what it strikes carries nothing in this run; {instead}"
     if fault.get("scale_up"):
         return f"{fault['said']}: inside the server, where the fabric's goodput tells nothing"

@@ -213,9 +213,18 @@ def drafted(request: RunRequest, processes: Processes = ALONE) -> RunPlan:
     }
     trials = by_seed[request.seed]
     if any(len(of_seed) != len(trials) for of_seed in by_seed.values()):
+        said = dict.fromkeys(
+            words for of_seed in by_seed.values() for one in of_seed for words in one.warnings
+        )
         raise UserError(
-            "the scenario has another number of rows with each seed, so that there is nothing to "
-            "compare them by; leave --seeds out"
+            "; ".join(
+                [
+                    "the scenario has another number of rows with each seed, so that there is "
+                    "nothing to compare them by",
+                    *said,
+                    "or leave --seeds out",
+                ]
+            )
         )
     compared = variants(request.transport)
     planned = [

@@ -52,3 +52,11 @@ def test_an_uplink_that_flows_take_is_not(tmp_path: Path) -> None:
     faults, table = struck(tmp_path, "permutation", UPLINK, "--sizes", "256KiB")
     assert [one["idle"] for one in faults] == [False]
     assert "carries nothing" not in table
+
+
+def test_a_time_that_an_idle_link_changes_by_leaving_its_group_is_explained(tmp_path: Path) -> None:
+    given = ("--topology", "mrc:scale=4096,homing=paths", "--transport", "rocev2")
+    fault = "t=1us link rail0:up0 down"
+    faults, table = struck(tmp_path, "permutation", fault, *given, "--param", "sizes=64KiB")
+    assert [one["idle"] for one in faults] == [True]
+    assert "hash anew where it leaves an ECMP group" in " ".join(table.replace("#", "").split())
