@@ -8,9 +8,9 @@
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
     and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
     them, GPUs that any of them cut off count, and goodput is that from the last one on, which came
-    at ``judged_us`` (None if every iteration had ended before).  ``scale_up``: it strikes links of
-    a scale-up network, of whose copies goodput tells nothing.  ``idle``: no cable that it strikes
-    carried a frame, in these iterations or in the undisturbed one.
+    at ``judged_us`` (None if every iteration had ended before).  ``scale_up``: it strikes only
+    links of scale-up networks, of whose copies goodput tells nothing.  ``idle``: no cable that it
+    strikes carried a frame, in these iterations or in the undisturbed one.
 ``undisturbed_us``, ``slowdown``
     completion time of an iteration of the same seed without the faults, and how many times as long
     the disturbed ones took.
@@ -123,7 +123,7 @@ def reported(  # noqa: PLR0913  each is a field of what it makes
             "judged_us": _mean_us(came(one.judged)),
             "iterations": len(came(one.began)),
             **restoration.reported(list(verdicts(one.judged))),
-            "scale_up": any(expected.moments[place].scale_up for place in one.places),
+            "scale_up": all(expected.moments[place].scale_up for place in one.places),
             "goodput_without": reported_pairs(sorted(expected.lacking[one.judged])),
             "idle": _idle(one.places, expected, topology, (undisturbed, disturbed)),
         }

@@ -59,6 +59,7 @@ BLACK_HOLES = ("blackhole", *(f"blackhole={way}" for way in WAYS))
 SETTINGS = ("rate", "loss", "ber", "corrupt", "thresholds")
 #: Of a scale-up network.
 PACES = ("links", "rate")
+SMALLEST_PACE = 1e-6
 FLAPPING = ("every", "for")
 MOST_FLAPS = 1000
 #: Bit error ratios that can be drawn, and under which frames still arrive.
@@ -374,6 +375,8 @@ def _rate(text: str, faulted: Element) -> float:
         raise UserError(
             f"{text} is not above 0 and at most the {format_rate(whole)} of {faulted}; {way_out}"
         )
+    if faulted.scale_up is not None and rate / whole < SMALLEST_PACE:
+        raise UserError(f"{text} is less than a millionth of {format_rate(whole)}; take down")
     return rate / whole
 
 

@@ -195,6 +195,7 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms gpu h0g0 flap every=1ms for=5ms", "happens to a gpu: a gpu dies, until"),
         ("t=1ms gpu h0g0 loss=1%", "'loss=1%' is nothing that happens to a gpu; take one of dead"),
         ("t=0us scale-up h0g0 rate=9Tbps", "at most the 3.6 Tbps of scale-up h0g0; leave it out"),
+        ("t=0us scale-up h0g0 rate=1bps", "1bps is less than a millionth of 3.6 Tbps; take down"),
         ("t=0us scale-up h0g0 links=3", "no known number of links to a switch; write rate="),
         (
             "t=0us scale-up h0g0:h0g1 rate=1Gbps",

@@ -48,10 +48,12 @@ def test_a_scale_up_network_that_nobody_copies_over_is_named(tmp_path: Path) -> 
     )
 
 
-def test_an_uplink_that_flows_take_is_not(tmp_path: Path) -> None:
-    faults, table = struck(tmp_path, "permutation", UPLINK, "--sizes", "256KiB")
+@pytest.mark.parametrize("beside", ["", "; t=5us scale-up h0g0 rate=1GB/s"])
+def test_an_uplink_that_flows_take_is_not(beside: str, tmp_path: Path) -> None:
+    faults, table = struck(tmp_path, "permutation", UPLINK + beside, "--sizes", "256KiB")
     assert [one["idle"] for one in faults] == [False]
     assert "carries nothing" not in table
+    assert "inside the server" not in table
 
 
 def test_a_time_that_an_idle_link_changes_by_leaving_its_group_is_explained(tmp_path: Path) -> None:
