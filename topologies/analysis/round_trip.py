@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from topologies.analysis.twins import first_twins
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
-from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
+from topologies.model import SHORTEST, VXLAN_OVERHEAD, Topology, TopologyError
 from topologies.routing.paths import spans_from
 from topologies.stretch import stretch_of
-from topologies.wiring import Span, once_per_topology, ticks_of
+from topologies.wiring import Span, Wiring, once_per_topology, shortest_spans, ticks_of
 
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
 ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72
@@ -73,12 +74,17 @@ def _spans(topology: Topology) -> set[Span]:
     """Lengths of paths between GPUs, of GPUs that are attached alike only those of the first."""
     if not topology.links:
         raise TopologyError(f"topology {topology.name} has no links")
-    gpus = [gpu.name for gpu in topology.gpus]
-    switches = [switch.name for switch in topology.switches]
+    seen: Wiring = topology
+    if topology.profile.routing == SHORTEST and stretch_of(topology) is None:
+        seen = first_twins(topology)
+    # where few nodes have twins, spans_from walks as far, and keeps what it finds for others
+    few = 2 * len(seen.links) < len(topology.links)
+    gpus = [gpu.name for gpu in topology.gpus if gpu.name in seen.by_name]
+    switches = [switch.name for switch in seen.switches]
     lonely: set[Span] = set()
     joined: set[Span] = set()
     for gpu, _ in representatives(topology):
-        reached = spans_from(topology, gpu, longest=True)
+        reached = shortest_spans(seen, gpu) if few else spans_from(topology, gpu, longest=True)
         joined.update([reached[peer] for peer in gpus if peer in reached and peer != gpu])
         if not joined:
             lonely.update([reached[switch] for switch in switches if switch in reached])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topologies.model import Node, Topology
-from topologies.wiring import once_per_topology
+from topologies.wiring import Wiring, once_per_topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +55,44 @@ def twins_of(topology: Topology) -> tuple[Twins, ...]:
     return tuple(
         Twins(nodes=tuple(nodes), far=far_ends, rates=at, standby=others)
         for nodes, (far_ends, at, others) in kinds
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excerpt(Wiring):
+    """Some nodes of a fabric and the links between them, which need not pass the rules of one."""
+
+    def __post_init__(self) -> None:
+        """Check nothing: the fabric has passed the rules."""
+
+
+def first_twins(topology: Topology) -> Excerpt:
+    """Return ``topology`` with two nodes of each kind, for walks along shortest paths.
+
+    Here twins have links of the same delays, too.  Paths from one GPU to all nodes that stay are
+    those of :func:`topologies.wiring.tree`, to the cable: each link of a node that is left out
+    comes after that of the first of its kind, which has offered the same by then, and the first of
+    equals counts.  The first GPU of a kind is that in rank order.
+    """
+    links: dict[str, list[tuple[str, int, int, bool]]] = {name: [] for name in topology.by_name}
+    places: dict[str, list[int]] = {name: [] for name in topology.by_name}
+    for place, link in enumerate(topology.links):
+        a, b = link.a.node, link.b.node
+        for near, far in ((a, b), (b, a)):
+            links[near].append((far, link.rate_bps, link.delay_ns, link.standby))
+            places[near].append(place)
+    kinds: dict[object, list[str]] = {}
+    stay = set()
+    for name in dict.fromkeys((*(gpu.name for gpu in topology.gpus), *topology.by_name)):
+        kind = kinds.setdefault((topology.node(name).role, *links.pop(name)), [])
+        if len(kind) < 2 or any(map(int.__lt__, places[name], places[kind[0]])):
+            kind.append(name)
+            stay.add(name)
+    return Excerpt(
+        name=topology.name,
+        parameters=topology.parameters,
+        servers=topology.servers,
+        nodes=tuple(node for node in topology.nodes if node.name in stay),
+        links=tuple(one for one in topology.links if {one.a.node, one.b.node} <= stay),
+        switch_latency_ns=topology.switch_latency_ns,
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from topologies import catalogue
 from topologies.analysis.capacity import bisection_bandwidth
 from topologies.analysis.failure_domain import failure_domains
-from topologies.analysis.twins import twins_of
+from topologies.analysis.twins import first_twins, twins_of
+from topologies.wiring import shortest_spans
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,24 @@ def test_more_servers_and_spines_make_no_more_kinds() -> None:
         domain.kind for domain in failure_domains(small)
     ]
     assert bisection_bandwidth(large)["servers"] == 4 * bisection_bandwidth(small)["servers"]
+
+
+@pytest.mark.parametrize("spec", ["pod", "shared_nic", "clos:uplink_rate=200G,spines=4,hosts=4"])
+def test_walks_over_the_first_twins_are_those_over_all(spec: str) -> None:
+    """Links in any order, with ties between links of unequal rates."""
+    random, fabric = Random(1), catalogue.load(spec)
+    for part in (0.0, 0.1, 0.1, 1.0):
+        links = [
+            replace(link, rate_bps=100 * 10**9) if random.random() < part else link
+            for link in fabric.links
+        ]
+        if part:
+            random.shuffle(links)
+        topology = replace(fabric, links=tuple(links))
+        few = first_twins(topology)
+        assert part or len(few.links) < len(topology.links)
+        source = topology.gpus[0].name
+        walked = shortest_spans(topology, source)
+        kept = [(name, span) for name, span in walked.items() if name in few.by_name]
+        assert list(shortest_spans(few, source).items()) == kept
+        assert {span for _, span in kept} == set(walked.values())
