@@ -120,6 +120,7 @@ SMALLER: Mapping[str, tuple[str, ...]] = {
     "lbsweep": ("sprays=reps", "balances=flow"),
     "linkfail": ("sprays=reps",),
     "llm": ("tp=2", "pp=1", "layers=1"),
+    "model_fit": ("models=8b", "state_bytes="),
     "moe": ("dedup=none", "node_limit=0", "ranks=0-7"),
     "pfcstorm": ("rows=watchdog",),
     "weight_sync": ("mode=relay,delta",),

@@ -273,7 +273,7 @@ def test_lines_below_the_table_name_the_transport_where_there_are_several() -> N
             "retransmitted_packets": 1,
             "undisturbed_retransmitted_packets": 0,
         }
-        left = {**row, "delivered_messages": 1, "messages": 2}
+        left = {**row, "delivered_messages": 1, "messages": 2, "unfinished_gpus": []}
         result = {
             "transport": asked,
             "rows": [row],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.processes import begun, ended
 
 #: Part that a time may lie beyond the reference's range.
@@ -38,10 +39,13 @@ def test_an_incast_takes_as_long_as_the_reference_s(
 
 @pytest.mark.parametrize(
     ("mark_on", "victim_us", "incast_us"),
-    [
-        ("arrival", (4_360.2, 4_787.8), (1_327.7, 1_380.0)),
-        ("departure", (4_021.4, 4_460.7), (1_551.4, 1_844.1)),
-    ],
+    nightly_beyond(
+        1,
+        [
+            ("arrival", (4_360.2, 4_787.8), (1_327.7, 1_380.0)),
+            ("departure", (4_021.4, 4_460.7), (1_551.4, 1_844.1)),
+        ],
+    ),
 )
 def test_a_victim_comes_back_as_it_does_in_the_reference(
     mark_on: str, victim_us: tuple[float, float], incast_us: tuple[float, float], tmp_path: Path

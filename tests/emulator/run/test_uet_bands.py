@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.harness.nightly import nightly_beyond
 from tests.harness.runs.processes import begun, ended
 
 
@@ -65,10 +64,9 @@ def test_without_trimming_a_window_that_is_lost_waits_for_no_timer(
     assert result["rows"][0]["time_us"] < most
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("thresholds", "htsim"),
-    nightly_beyond(1, [("thresholds=scaled", 127.2), ("", 161.5)]),
-    ids=["scaled", "deep"],
+    ("thresholds", "htsim"), [("thresholds=scaled", 127.2), ("", 161.5)], ids=["scaled", "deep"]
 )
 def test_bitmap_spraying_avoids_a_slow_spine(thresholds: str, htsim: float, tmp_path: Path) -> None:
     """A permutation of 16 times 4 MiB, and one of four spines at a quarter of its rate.

@@ -43,7 +43,7 @@ def test_a_cluster_without_the_network_has_no_place() -> None:
     alone = MachineMap(catalogue.load("cluster:networks=frontend"))
     with pytest.raises(UserError, match="head0 is not in the network management"):
         plan_services("files", alone)
-    with pytest.raises(UserError, match="no machine of this cluster has a place"):
+    with pytest.raises(UserError, match="no machine here has a place"):
         plan_services("files", MachineMap(catalogue.load("clos")))
 
 
