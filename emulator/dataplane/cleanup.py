@@ -210,13 +210,17 @@ def _remove_locked(lab: str, *, ended: int = 0) -> Removed:
         lock.release()
 
 
+def announce(lab: str) -> LabRecord | None:
+    """Have whoever looks at ``lab`` know that it goes, and return its record."""
+    record = lab_record.load(lab)
+    return None if record is None else lab_record.advance(record, Phase.DOWN)
+
+
 def remove(lab: str, *, ended: int = 0) -> Removed:
     """Remove everything of ``lab``.  The caller holds its lock.  Interrupts wait until the end."""
     with uninterrupted():
         namespaces.visitor().settle()  # an interrupted builder may be making one right now
-        record = lab_record.load(lab)
-        if record is not None:
-            lab_record.advance(record, Phase.DOWN)
+        record = announce(lab)
         paths = namespaces.of_lab(lab)
         ended += _end_inhabitants(lab, list(paths.values()))
         _delete_links(paths, record)

@@ -199,11 +199,14 @@ class Lab:
             return
         with cleanup.uninterrupted():
             fabric, self.fabric = self.fabric, None
+            lock = None if self.settings.persistent else self._lock
+            if lock is not None:
+                cleanup.announce(self.name)
             fabric.stop()
-            if not self.settings.persistent and self._lock is not None:
+            if lock is not None:
                 atexit.unregister(self.close)
                 cleanup.remove(self.name)
-                self._lock.release()
+                lock.release()
 
     def discard(self) -> None:
         """Take down the lab that this process made, also if it is persistent."""

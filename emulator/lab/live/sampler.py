@@ -105,6 +105,7 @@ class LabSampler:
         except (OSError, UserError) as error:
             self._check()  # did it go while we were reading it?
             raise UserError(f"lab {self._lab.name} cannot be read: {error}") from error
+        self._check()  # ports that have gone meanwhile would be missing
         return Sample(
             at_ns=at_ns,
             record=self._record,

@@ -81,12 +81,14 @@ class Pace:
     def done(self, at: int) -> int:
         """Return what a busy port has done by ``at``."""
         step = bisect_right(self._at, at) - 1
-        return self._done[step] + mul(at - self._at[step], self._parts[step]) // _WHOLE
+        parts: int = mul(at - self._at[step], self._parts[step])
+        return self._done[step] + parts // _WHOLE
 
     def when(self, done: int) -> int:
         """Return the first time at which a busy port has ``done`` so much."""
         step = max(0, bisect_left(self._done, done) - 1)
-        return self._at[step] - mul(self._done[step] - done, _WHOLE) // self._parts[step]
+        parts: int = mul(self._done[step] - done, _WHOLE)
+        return self._at[step] - parts // self._parts[step]
 
 
 class Ingress:
