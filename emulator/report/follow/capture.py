@@ -142,8 +142,8 @@ class CaptureStream:
         ends: dict[str, CableEnd] = {}
         names: set[str] = set()
         try:
-            for number, packet in enumerate(read_packets(self.path, names), 1):  # noqa: B007
-                at_ns, port, way, length, octets = packet
+            for at_ns, port, way, length, octets in read_packets(self.path, names):
+                number += 1
                 end = ends.get(port)
                 if end is None:
                     if not port:

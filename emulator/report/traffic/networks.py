@@ -539,10 +539,10 @@ def _run_view(
     """Return what the last captured run in virtual time has, of storage or of the backend."""
     for folder in sorted(filter(is_run_folder, record.path.iterdir()), reverse=True):
         run = RunRecord.read(folder)
-        found = run_traffic(run, len(run.rows), bounds)
-        if isinstance(found, str) or run.topology is None:
+        if run.topology is None or (run.topology.name == ClusterStorage.NAME) != storage:
             continue
-        if (run.topology.name == ClusterStorage.NAME) != storage:
+        found = run_traffic(run, len(run.rows), bounds)
+        if isinstance(found, str):
             continue
         row = run.rows[-1]
         works = [_WORKS_BY_RDMA.get(str(row.get("work")), "")] if storage else WORKS
