@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import textwrap
 from collections.abc import Iterable, Mapping
 
 from topologies.advice import question
+from topologies.garbage import uncollected
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import DESIGNS as DESIGNS
 from topologies.parts.design import CatalogueEntry
@@ -46,13 +46,8 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
         if value == AUTO and parameter.default == AUTO:
             continue
         arguments[key] = parameter.kind.read(key, value)
-    collecting = gc.isenabled()
-    gc.disable()  # a fabric can be millions of objects, none of which is garbage
-    try:
+    with uncollected():
         return design.parameters(**arguments).topology()
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def rebuilt(topology: Topology, **changes: str) -> Topology:

@@ -44,7 +44,8 @@ from emulator.workers.partition import lookahead_ps
 from emulator.workers.ranks.exchange import Ranks
 from emulator.workers.ranks.worker import OtherRank, OwnRank, RankedPorts
 from emulator.workers.windows import Crossing, News, shared_work
-from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call, uncollected
+from emulator.workers.worker import Call, Counted, Worker, WorkerPart, call
+from topologies.garbage import uncollected
 from topologies.model import CableEnd
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -54,6 +53,7 @@ from emulator.workers.windows import (
     WindowWork,
     far_memory,
 )
+from topologies.garbage import uncollected
 from topologies.model import CableEnd
 
 T = TypeVar("T")
@@ -557,18 +557,3 @@ class WorkerPart:
         """Give up everything."""
         self.retire()
         self.network.close()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from going through all endpoints while frames pass.
-
-    Nothing on their way refers to itself; what an execution leaves is collected after it.
-    """
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -24,6 +22,7 @@ from scenarios.traces.format_registry import (
 )
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import Trace, TraceRefusal
+from topologies.garbage import uncollected
 from topologies.parts.design_parameters import TextKind
 
 
@@ -75,20 +74,8 @@ def _load(
                 f"{name} changes nothing for {files[0].name}, whose format is {chosen[0].name}; "
                 f"leave it out (it is for {takers})"
             )
-    with _uncollected():
+    with uncollected():
         return _read(files, chosen, readers, options)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect no garbage while millions of objects are made, none of which is any."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _read(
